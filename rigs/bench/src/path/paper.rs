@@ -1,4 +1,5 @@
-//! The two tables of DOCA-AR's README, for 10 and 50 flows of 5 MB, beside ours.
+//! The two tables of DOCA-AR's README, for 10 and 50 flows of 5 MB, beside ours: with messages of 5 MB, and
+//! with messages that take as long on our slower links.
 
 use serde_json::{Value, json};
 use weir_lab::path::{ElephantStarts, Regime, Row, Scheme};
@@ -37,27 +38,34 @@ fn ours(row: &Row) -> Option<[f64; 3]> {
     Some([*all.first()?, all.iter().sum::<f64>() / all.len() as f64, *all.last()?])
 }
 
-/// Our rows that a published row is compared with: the same flows and load, the same scheme or one of ours,
-/// and messages that take as long as theirs did.
-fn beside<'a>(published: &'a Published, rows: &'a [Row]) -> impl Iterator<Item = &'a Row> {
+/// Our rows that a published row is compared with: the same flows and load, and the same scheme, with
+/// messages that take as long as theirs did, or that are as large.
+fn beside<'a>(published: &'a Published, rows: &'a [Row], regime: Regime) -> impl Iterator<Item = &'a Row> {
+    // Theirs never starts after the flows.
+    let elephant = if published.has_elephant { ElephantStarts::Before } else { ElephantStarts::Never };
     rows.iter().filter(move |row| {
-        row.cell.regime == Regime::Time
+        row.cell.regime == regime
             && row.cell.flows == published.flows
-            && (row.cell.elephant == ElephantStarts::Before) == published.has_elephant
+            && row.cell.elephant == elephant
             && row.arm.scheme == published.scheme
     })
 }
 
-/// The tables as lines of text; none if no run is comparable.
+/// The tables as lines of text, one for each size of messages; none if no run is comparable.
 pub fn text(rows: &[Row]) -> Vec<String> {
+    let tables = [(Regime::Time, "65 KB"), (Regime::Size, "5 MB")];
+    tables.into_iter().flat_map(|(regime, bytes)| table(rows, regime, bytes)).collect()
+}
+
+fn table(rows: &[Row], regime: Regime, bytes: &str) -> Vec<String> {
     let times = |[min, average, max]: [f64; 3]| format!("{min:>9.1} {average:>9.1} {max:>9.1}");
     let mut lines = vec![format!(
-        "{:<44} {:>29}   ours, with messages of 65 KB on links of 200 Mbit/s",
+        "{:<44} {:>29}   ours, with messages of {bytes} on links of 200 Mbit/s",
         "MaxFCT in ms, min, average, max", "DOCA-AR's README"
     )];
     for published in &TABLES {
         let load = if published.has_elephant { "an elephant" } else { "no elephant" };
-        for row in beside(published, rows) {
+        for row in beside(published, rows, regime) {
             let Some(ours) = ours(row) else { continue };
             let what = format!("{} flows, {load}, {}", published.flows, row.arm.name());
             lines.push(format!("{what:<44} {}   {}", times(published.max_ms), times(ours)));
@@ -77,7 +85,8 @@ pub fn json(rows: &[Row]) -> Value {
             "elephant": published.has_elephant,
             "scheme": published.scheme.name(),
             "maxfct_ms": times(published.max_ms),
-            "ours": beside(published, rows).map(ours).collect::<Vec<_>>(),
+            "ours": beside(published, rows, Regime::Time).map(ours).collect::<Vec<_>>(),
+            "ours_of_5_mb": beside(published, rows, Regime::Size).map(ours).collect::<Vec<_>>(),
         })
     });
     json!({ "source": SOURCE, "rows": tables.collect::<Vec<_>>() })
@@ -104,6 +113,26 @@ mod tests {
         assert_eq!(*ours, json!({ "min": 800.0, "average": 1000.0, "max": 1200.0 }));
         let lines = text(&rows);
         assert!(lines.len() == 2 && lines[1].contains("920.8"), "{lines:?}");
+        assert_eq!(found["rows"][1]["ours_of_5_mb"], json!([]));
         assert_eq!((text(&[]).len(), json(&[])["rows"].as_array().unwrap().len()), (0, 8));
+    }
+
+    #[test]
+    fn messages_of_their_size_are_in_a_table_of_their_own() {
+        let arm = PathScheme { scheme: Scheme::Ecmp, rehash: true };
+        let cell = |regime, elephant| Cell { regime, flows: 50, elephant };
+        let late = cell(Regime::Size, ElephantStarts::After);
+        let cells = [late, cell(Regime::Time, ElephantStarts::Never), late.without_elephant()];
+        let sample = |cell, time| Sample { cell, arm, flow_ms: vec![time] };
+        let samples = [sample(late, 11_000.0), sample(cells[1], 140.0), sample(cells[2], 9000.0)];
+        let rows = Row::of(&cells, &[arm], &samples, 1);
+        let lines = text(&rows);
+        let [first, _, second, last] = &lines[..] else { panic!("{lines:?}") };
+        assert!(first.contains("65 KB") && second.contains("5 MB"), "{lines:?}");
+        assert!(last.contains("236.2") && last.contains("9000.0"), "{last}");
+        let published = &json(&rows)["rows"][7];
+        assert_eq!(published["ours"][0]["maxfct_ms"]["max"], json!(140.0));
+        assert_eq!(published["ours_of_5_mb"].as_array().map(Vec::len), Some(1), "{published}");
+        assert_eq!(published["ours_of_5_mb"][0]["maxfct_ms"]["max"], json!(9000.0));
     }
 }
