@@ -226,7 +226,7 @@ const QUEUE_NS: u64 = 4 * MS;
 
 /// What is wrong with a link.
 #[derive(Clone, Copy, PartialEq)]
-enum Fault {
+enum LinkFault {
     /// Its queue is full.
     Queue(usize),
     /// It loses every other segment.
@@ -234,8 +234,14 @@ enum Fault {
 }
 
 /// The faults, one after another. There is none at first: only large flows move without a pause.
-const FAULTS: [Option<Fault>; 6] =
-    [None, Some(Fault::Queue(0)), Some(Fault::Loss(3)), Some(Fault::Queue(1)), None, Some(Fault::Queue(2))];
+const FAULTS: [Option<LinkFault>; 6] = [
+    None,
+    Some(LinkFault::Queue(0)),
+    Some(LinkFault::Loss(3)),
+    Some(LinkFault::Queue(1)),
+    None,
+    Some(LinkFault::Queue(2)),
+];
 
 /// Sends frames of flows that pause only between faults. Returns how many frames overtake an earlier one of
 /// their flow, and the moves of flows: after a pause, after a failure, after a timeout, and without any.
@@ -260,12 +266,12 @@ fn overtaken(settings: Settings) -> Option<(u32, [u64; 4])> {
             let pause = story.below(30_000);
             now += pause;
             queues.iter_mut().for_each(|queue: &mut u64| *queue = queue.saturating_sub(pause));
-            if let Some(Fault::Queue(path)) = fault {
+            if let Some(LinkFault::Queue(path)) = fault {
                 queues[path] = QUEUE_NS;
             }
             if at % 50 == 0 {
                 for path in 0..4 {
-                    let again = if fault == Some(Fault::Loss(path)) { 10 } else { 0 };
+                    let again = if fault == Some(LinkFault::Loss(path)) { 10 } else { 0 };
                     let round_trip_ns = Some(2 * ONE_WAY_NS[path] + queues[path]);
                     let seen = Observed { round_trip_ns, segments: 20, again, is_heard: true };
                     paths.observed(now, path, seen);

@@ -14,7 +14,7 @@ const SOURCES: [(&str, &str); 2] = [
 ];
 
 /// A test, and what its rate was with ONCache, relative to the overlay alone.
-struct Published {
+struct PublishedGain {
     test: &'static str,
     /// The name of the source.
     source: &'static str,
@@ -25,20 +25,20 @@ struct Published {
 }
 
 /// A row of the tutorial's table: the rates with ONCache, with the overlay, and without either.
-const fn tutorial(test: &'static str, [oncache, overlay, host]: [f64; 3]) -> Published {
+const fn tutorial(test: &'static str, [oncache, overlay, host]: [f64; 3]) -> PublishedGain {
     let ratio = oncache / overlay;
-    Published { test, source: "tutorial", over_overlay: [ratio, ratio], over_host: Some(oncache / host) }
+    PublishedGain { test, source: "tutorial", over_overlay: [ratio, ratio], over_host: Some(oncache / host) }
 }
 
 /// A gain of the paper, in percent.
-const fn gain(test: &'static str, [low, high]: [f64; 2]) -> Published {
+const fn gain(test: &'static str, [low, high]: [f64; 2]) -> PublishedGain {
     let over_overlay = [1.0 + low / 100.0, 1.0 + high / 100.0];
-    Published { test, source: "paper", over_overlay, over_host: None }
+    PublishedGain { test, source: "paper", over_overlay, over_host: None }
 }
 
 /// Transactions/s of netperf and Gbit/s of iperf3, and the gains. That of TCP's throughput is for one flow,
 /// and so is our test.
-const PUBLISHED: [Published; 6] = [
+const PUBLISHED: [PublishedGain; 6] = [
     tutorial("tcp_rr", [36_977.0, 28_246.0, 39_272.0]),
     gain("tcp_rr", [35.8, 40.9]),
     gain("udp_rr", [34.1, 39.1]),
@@ -52,13 +52,13 @@ pub fn sources() -> Value {
     SOURCES.into_iter().collect()
 }
 
-fn of(test: &str) -> impl Iterator<Item = &'static Published> {
+fn of(test: &str) -> impl Iterator<Item = &'static PublishedGain> {
     PUBLISHED.iter().filter(move |published| published.test == test)
 }
 
 /// The published ratios of a test as JSON; none if there are none. This format is stable.
 pub fn json(test: &str) -> Value {
-    let one = |published: &Published| {
+    let one = |published: &PublishedGain| {
         json!({
             "source": published.source, "over_overlay": published.over_overlay,
             "over_host": published.over_host,
