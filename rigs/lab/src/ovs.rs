@@ -98,6 +98,14 @@ impl Ovs {
         namespace::output("ovs-ofctl", &["add-flow", &self.management(bridge), flow]).map(drop)
     }
 
+    /// Applies these lines of flows and groups (OpenFlow 1.5) to a bridge, in one step.
+    pub fn bundle(&self, bridge: &str, lines: &str) -> Result<()> {
+        let file = self.folder.join("flows");
+        std::fs::write(&file, lines)?;
+        let arguments = ["-O", "OpenFlow15", "bundle", &self.management(bridge), &path(&file)];
+        namespace::output("ovs-ofctl", &arguments).map(drop)
+    }
+
     /// Returns where `ovs-ofctl` finds a bridge.
     fn management(&self, bridge: &str) -> String {
         format!("unix:{}", path(&self.folder.join(format!("{bridge}.mgmt"))))

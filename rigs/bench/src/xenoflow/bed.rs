@@ -11,6 +11,7 @@
 //! and all others share the other one, where the generator yields to them.
 
 use super::far::DISCARD;
+use super::ovs;
 use crate::peers::{Forwarder, Setting};
 use crate::source::received;
 use anyhow::{Context, Result, bail, ensure};
@@ -21,6 +22,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_bed::{Namespace, Run, Started, Switch, cable, namespace};
 use weir_bpf::XdpTake;
+use weir_lab::ovs::Ovs;
 use weir_lab::weir::{self, Weir};
 use weir_lab::{Interrupt, kernel, nsd};
 
@@ -31,6 +33,9 @@ const BACK_ENDS: [(&str, &str, &str); 2] =
     [("b1", "10.9.1.1", "a0:88:c2:b5:f4:5a"), ("b2", "10.9.1.2", "a0:88:c2:b5:f4:5b")];
 /// MAC addresses of f0, w0, w1 and c0. The generator sends to that of w0.
 const MACS: [&str; 4] = ["02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03", "02:00:00:00:00:04"];
+
+/// The node's interfaces: that to the client, and that to the switch.
+const LINE: [&str; 2] = ["w0", "w1"];
 
 /// How long an answer may take, and how long the client pauses between queries.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -61,6 +66,8 @@ pub enum Balancer {
     Nftables,
     /// IPVS, which rewrites MAC addresses.
     Ipvs,
+    /// Open vSwitch's user-space datapath, whose select group rewrites MAC addresses.
+    OpenVSwitch,
 }
 
 impl Balancer {
@@ -72,6 +79,7 @@ impl Balancer {
             Balancer::Nginx => "nginx",
             Balancer::Nftables => "nftables",
             Balancer::Ipvs => "ipvs",
+            Balancer::OpenVSwitch => "ovs_netdev",
         }
     }
 }
@@ -104,6 +112,8 @@ pub struct Bed {
     node: Namespace,
     switch: Switch,
     setting: Setting,
+    /// It does nothing while it has no bridge.
+    ovs: Option<Ovs>,
     _back_ends: Vec<Namespace>,
     /// Sockets that are never read, so that load causes no ICMP errors.
     _discards: Vec<UdpSocket>,
@@ -149,8 +159,17 @@ impl Bed {
         }
         let (name, address, _) = BACK_ENDS[0];
         nsd::serve(&mut run, &back_ends[0], name, &[VIP, address])?;
-        let bed =
-            Bed { run, interrupt, client, node, switch, setting, _back_ends: back_ends, _discards: discards };
+        let bed = Bed {
+            run,
+            interrupt,
+            client,
+            node,
+            switch,
+            setting,
+            ovs: None,
+            _back_ends: back_ends,
+            _discards: discards,
+        };
         let answers = || {
             let once = |client: &DnsClient| Ok(client.ask(0)?.is_some());
             bed.client.within(|| once(&DnsClient::open(address)?))
@@ -179,42 +198,73 @@ impl Bed {
                 self.node.ip(&format!("address add {VIP}/32 dev lo\n"))?;
                 running.process = Some(self.nginx(back_ends)?);
             }
-            Balancer::Nftables => {
-                self.steer(true)?;
-                let to = match back_ends {
-                    1 => BACK_ENDS[0].1.to_string(),
-                    _ => format!(
-                        "ip saddr & 0.0.0.1 map {{ 0.0.0.0 : {}, 0.0.0.1 : {} }}",
-                        BACK_ENDS[0].1, BACK_ENDS[1].1
-                    ),
-                };
-                let rules = format!(
-                    "table ip weir {{\n  chain in {{ type nat hook prerouting priority dstnat; \
-                     ip daddr {VIP} \
-                     dnat to {to}; }}\n  chain out {{ type nat hook postrouting priority srcnat; oifname w1 \
-                     masquerade; }}\n}}\n"
-                );
-                self.node.input("nft", &["-f", "-"], &rules)?;
-            }
-            Balancer::Ipvs => {
-                self.steer(true)?;
-                self.node.ip(&format!("address add {VIP}/32 dev lo\n"))?;
-                let mut rules = String::new();
-                for port in [53, DISCARD] {
-                    rules += &format!("-A -u {VIP}:{port} -s sh\n");
-                    for (_, address, _) in &BACK_ENDS[..back_ends] {
-                        rules += &format!("-a -u {VIP}:{port} -r {address}:{port} -g\n");
-                    }
-                }
-                self.node.input("ipvsadm", &["-R"], &rules)?;
-            }
+            Balancer::Nftables => self.nftables(back_ends)?,
+            Balancer::Ipvs => self.ipvs(back_ends)?,
+            Balancer::OpenVSwitch => self.open_vswitch(back_ends)?,
         }
-        let answers = || self.client.within(|| Ok(DnsClient::open(VIP)?.ask(0)?.is_some()));
-        if !self.interrupt.wait(START, answers)? {
-            let logs = [self.run.last_words("weir"), self.run.last_words("nginx")].join("\n");
+        if !self.interrupt.wait(START, || self.is_answered())? {
+            let logs = ["weir", "nginx", "ovs-vswitchd"].map(|name| self.run.last_words(name)).join("\n");
             bail!("no answer through {}: {logs}", balancer.name());
         }
         Ok(running)
+    }
+
+    /// Whether a query is answered by the DNS server.
+    fn is_answered(&self) -> Result<bool> {
+        self.client.within(|| Ok(DnsClient::open(VIP)?.ask(0)?.is_some()))
+    }
+
+    /// Lets nftables translate addresses: even clients to the first back end.
+    fn nftables(&self, back_ends: usize) -> Result<()> {
+        self.steer(true)?;
+        let to = match back_ends {
+            1 => BACK_ENDS[0].1.to_string(),
+            _ => format!(
+                "ip saddr & 0.0.0.1 map {{ 0.0.0.0 : {}, 0.0.0.1 : {} }}",
+                BACK_ENDS[0].1, BACK_ENDS[1].1
+            ),
+        };
+        let rules = format!(
+            "table ip weir {{\n  chain in {{ type nat hook prerouting priority dstnat; \
+             ip daddr {VIP} \
+             dnat to {to}; }}\n  chain out {{ type nat hook postrouting priority srcnat; oifname w1 \
+             masquerade; }}\n}}\n"
+        );
+        self.node.input("nft", &["-f", "-"], &rules)
+    }
+
+    /// Lets IPVS pick a back end by a hash of the source address.
+    fn ipvs(&self, back_ends: usize) -> Result<()> {
+        self.steer(true)?;
+        self.node.ip(&format!("address add {VIP}/32 dev lo\n"))?;
+        let mut rules = String::new();
+        for port in [53, DISCARD] {
+            rules += &format!("-A -u {VIP}:{port} -s sh\n");
+            for (_, address, _) in &BACK_ENDS[..back_ends] {
+                rules += &format!("-a -u {VIP}:{port} -r {address}:{port} -g\n");
+            }
+        }
+        self.node.input("ipvsadm", &["-R"], &rules)
+    }
+
+    /// Lets Open vSwitch pick a back end by its own hash of the source address. The order of back ends is
+    /// such that the client's queries reach the DNS server.
+    fn open_vswitch(&mut self, back_ends: usize) -> Result<()> {
+        // The kernel also gets what the switch reads from w0, and would report that it has no route.
+        self.node.set(&[("ipv4/ip_forward", 0)])?;
+        if self.ovs.is_none() {
+            let core = self.setting.core;
+            self.ovs = Some(ovs::start(&mut self.run, core, &self.node, &self.interrupt)?);
+        }
+        let switch = self.ovs.as_ref().context("it has been started")?;
+        ovs::open(switch, LINE)?;
+        let mut macs: Vec<&str> = BACK_ENDS[..back_ends].iter().map(|(.., mac)| *mac).collect();
+        let is_answered = || {
+            macs.rotate_left(1);
+            ovs::balance(switch, LINE, VIP, MACS[2], &macs)?;
+            self.is_answered()
+        };
+        self.interrupt.wait(START, is_answered).map(drop)
     }
 
     /// Stops a balancer, so that nothing of it is left.
@@ -236,6 +286,10 @@ impl Bed {
                 self.node.output("ipvsadm", &["-C"])?;
                 self.node.ip(&format!("address del {VIP}/32 dev lo\n"))?;
                 self.steer(false)
+            }
+            Balancer::OpenVSwitch => {
+                self.ovs.iter().try_for_each(ovs::close)?;
+                self.node.set(&[("ipv4/ip_forward", 1)])
             }
         }
     }

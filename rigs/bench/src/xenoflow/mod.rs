@@ -17,6 +17,7 @@ mod bed;
 mod far;
 mod figures;
 mod load;
+mod ovs;
 mod plots;
 mod program;
 mod rate;

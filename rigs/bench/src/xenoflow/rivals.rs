@@ -13,11 +13,18 @@ use serde_json::{Value, json};
 use std::fmt::Display;
 use std::path::Path;
 use weir_bed::namespace;
+use weir_lab::ovs::{PACKAGE, SWITCH};
 use weir_lab::spread::ResultSpread;
 
 /// The arms, in the order of a round.
-const ARMS: [Balancer; 5] =
-    [Balancer::Engine, Balancer::Kernel, Balancer::Nginx, Balancer::Nftables, Balancer::Ipvs];
+const ARMS: [Balancer; 6] = [
+    Balancer::Engine,
+    Balancer::Kernel,
+    Balancer::Nginx,
+    Balancer::Nftables,
+    Balancer::Ipvs,
+    Balancer::OpenVSwitch,
+];
 
 /// The load under which the round trip is timed, in percent of the full load.
 const LOAD: u32 = 10;
@@ -41,6 +48,12 @@ fn lacks(arm: Balancer) -> Option<String> {
             let why = "this kernel has no IPVS (CONFIG_IP_VS): there is no /proc/net/ip_vs";
             (!Path::new("/proc/net/ip_vs").exists()).then(|| why.to_string()).or_else(|| program("ipvsadm"))
         }
+        Balancer::OpenVSwitch => {
+            let has = |file: &str| Path::new(file).exists();
+            let package = (!has(SWITCH)).then(|| format!("`{PACKAGE}` is not installed"));
+            let why = "this kernel has no TUN, which a bridge in user space needs";
+            package.or_else(|| (!has("/dev/net/tun")).then(|| why.to_string()))
+        }
     }
 }
 
@@ -52,6 +65,10 @@ fn what(arm: Balancer) -> &'static str {
         Balancer::Nginx => "nginx stream, a proxy of UDP in user space, on a core of its own",
         Balancer::Nftables => "nftables dnat and masquerade, with connection tracking, on a core of its own",
         Balancer::Ipvs => "IPVS with direct routing, on a core of its own",
+        Balancer::OpenVSwitch => {
+            "Open vSwitch's user-space datapath with a select group, on the kernel's sockets and a core of \
+             its own"
+        }
     }
 }
 
@@ -127,7 +144,7 @@ fn row(rounds: &ArmRounds, weir: &[Option<Vec<f64>>; 2]) -> Value {
 fn line(row: &Value) -> String {
     let name = row["name"].as_str().unwrap_or_default();
     if let Some(missing) = row["missing"].as_str() {
-        return format!("{name:<9} left out: {missing}");
+        return format!("{name:<10} left out: {missing}");
     }
     let spread = |key: &str| {
         let number = |end: &str| row[format!("{key}{end}")].as_f64().unwrap_or(f64::NAN);
@@ -135,7 +152,7 @@ fn line(row: &Value) -> String {
     };
     let trip = |at: usize| row["round_trip"][at]["median_us"].as_f64().unwrap_or(f64::NAN);
     format!(
-        "{name:<9} {:<23} speedup {:<23} {:<23} round trip {:.1} without load, {:.1} with {LOAD} %",
+        "{name:<10} {:<23} speedup {:<23} {:<23} round trip {:.1} without load, {:.1} with {LOAD} %",
         spread("mpps"),
         spread("speedup_engine"),
         spread("speedup_kernel"),
