@@ -263,6 +263,8 @@ fn overtaken(settings: Settings) -> Option<(u32, [u64; 4])> {
         now += gap_ns;
         let mut queues = [0; 4];
         for at in 0..FRAMES / 4 {
+            // After the pause, each flow has chosen a path before there is a fault.
+            let fault = fault.filter(|_| at >= FRAMES / 16);
             let pause = story.below(30_000);
             now += pause;
             queues.iter_mut().for_each(|queue: &mut u64| *queue = queue.saturating_sub(pause));
@@ -270,9 +272,9 @@ fn overtaken(settings: Settings) -> Option<(u32, [u64; 4])> {
                 queues[path] = QUEUE_NS;
             }
             if at % 50 == 0 {
-                for path in 0..4 {
+                for (path, (one_way_ns, queue)) in ONE_WAY_NS.into_iter().zip(queues).enumerate() {
                     let again = if fault == Some(LinkFault::Loss(path)) { 10 } else { 0 };
-                    let round_trip_ns = Some(2 * ONE_WAY_NS[path] + queues[path]);
+                    let round_trip_ns = Some(2 * one_way_ns + queue);
                     let seen = Observed { round_trip_ns, segments: 20, again, is_heard: true };
                     paths.observed(now, path, seen);
                 }
