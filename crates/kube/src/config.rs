@@ -1,5 +1,6 @@
 //! The configuration file.
 
+use crate::objects::Protocol;
 use crate::pools::{Pool, Pools};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -186,6 +187,21 @@ impl Config {
     #[must_use]
     pub fn translates(&self) -> bool {
         matches!(self.each.get("mode").and_then(Value::as_str), Some("nat" | "full_nat"))
+    }
+
+    /// Whether `check` can say anything about a service with this protocol. A check is sent to the endpoint's
+    /// port, which need not be open for another protocol, unless the check has a `port` of its own.
+    #[must_use]
+    pub fn checks(&self, protocol: Protocol) -> bool {
+        let keys = [&self.each, &self.template];
+        let key = |name: &str| keys.iter().find_map(|keys| keys.get("check")?.get(name));
+        let uses = match key("type").and_then(Value::as_str) {
+            Some("tcp" | "http" | "https" | "tls") => Protocol::Tcp,
+            Some("udp" | "dns") => Protocol::Udp,
+            // `icmp` and `none` have no port, and nodes know other types better than this controller.
+            Some(_) | None => return true,
+        };
+        uses == protocol || key("port").is_some()
     }
 
     /// Returns the pool with a name.

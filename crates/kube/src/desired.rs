@@ -61,7 +61,14 @@ impl VirtualService {
         let vip = if let [one] = vips.as_slice() { json!(one) } else { json!(vips) };
         let service = json!({ "vip": vip, "protocol": protocol.word(), "port": port.to_string() });
         map.insert("service".into(), service);
-        map.insert("back_ends".into(), back_ends(&self.groups, self.is_local, config, node).into());
+        let mut back_ends = back_ends(&self.groups, self.is_local, config, node);
+        if !config.checks(*protocol) {
+            map.shift_remove("check");
+            for back_end in back_ends.iter_mut().filter_map(Value::as_object_mut) {
+                back_end.shift_remove("check");
+            }
+        }
+        map.insert("back_ends".into(), back_ends.into());
         if !self.clients.is_empty() {
             map.insert("clients".into(), json!(self.clients));
         }

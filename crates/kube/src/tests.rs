@@ -1,6 +1,7 @@
 //! What follows from objects, as users write them.
 
 mod happenings;
+mod services;
 
 use crate::config::Config;
 use crate::desired::{Desired, StatusChange, desired, note_sent};

@@ -391,6 +391,16 @@ impl Mode {
         }
     }
 
+    /// Returns the port that packets are rewritten to, if any.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match *self {
+            Mode::Nat { port, .. } | Mode::FullNat { port, .. } => port,
+            Mode::L2 | Mode::Ipip(_) | Mode::Gue(_) | Mode::BareGue(_) | Mode::Gre(_) => None,
+            Mode::Vxlan { .. } | Mode::Reject => None,
+        }
+    }
+
     /// Returns whether packets are put into a tunnel.
     #[must_use]
     pub fn is_tunnel(&self) -> bool {

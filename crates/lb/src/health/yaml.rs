@@ -36,7 +36,7 @@ const LABEL_MAX: usize = 63;
 /// The keys of `check`. `type` says which of them it may have ([`OF_TYPE`]).
 pub(crate) const CHECK: &[Key] = weir_config::keys! {
     needed "type": Shape::Words(|| words(&OF_TYPE)), "the type of the check";
-    "port": Shape::Number(1, 65_535), "its port, by default that of the service";
+    "port": Shape::Number(1, 65_535), "its port, by default the one to which the back end's packets are sent";
     "via": Shape::Words(|| words(&VIA)),
         "its route: the host's route to `address`, or that of the service's packets to its VIPs" or "address";
     "from": Shape::Either(&[Shape::Ip, Shape::List(&Shape::Ip)]),
@@ -269,8 +269,10 @@ fn watch(
         report.error_help(span, message, "write `address: IP`, or `check: { type: none }`");
         return None;
     };
-    // By default the service's port, of which there may be several.
-    let known = || service.addresses.iter().map(|one| one.ports.0).find(|port| *port != 0);
+    // By default the port to which packets are translated, or else the service's, of which there may be
+    // several.
+    let of_service = || service.addresses.iter().map(|one| one.ports.0).find(|port| *port != 0);
+    let known = || back_end.mode.port().or_else(of_service);
     let Some(port) = port.map(|port| port as u16).or_else(known) else {
         report.error_help(
             span,

@@ -75,6 +75,27 @@ fn a_back_end_overrides_keys_of_its_service() {
 }
 
 #[test]
+fn the_port_to_which_packets_are_translated_is_checked() {
+    let ports = |text: &str| {
+        let mut service = service(&["b1", "b2", "b3"]);
+        let ip = "10.0.0.1".parse().unwrap();
+        let all: &mut [BackEnd] = Arc::make_mut(&mut service.back_ends);
+        all[0].mode = Mode::Nat { ip, port: Some(8080) };
+        all[1].mode = Mode::FullNat { ip, port: Some(8081) };
+        all[2].mode = Mode::Nat { ip, port: None };
+        let one = |at: usize| format!("  - {{ name: b{at}, ip: 10.0.0.1 }}\n");
+        let text = format!("{text}\nback_ends:\n{}{}{}", one(1), one(2), one(3));
+        let mut report = Report::new("weir.yaml", text.clone());
+        let node = raw::parse(&text, &mut report).unwrap();
+        let health = read(&[(&node, service)], &[], &mut report);
+        assert_eq!(report.errors(), 0, "{report}");
+        [0, 1, 2].map(|at| health.services[0].back_ends[at].2.as_ref().unwrap().check.port)
+    };
+    assert_eq!(ports("check: { type: tcp }"), [8080, 8081, 80]);
+    assert_eq!(ports("check: { type: tcp, port: 9000 }"), [9000; 3]);
+}
+
+#[test]
 fn passive_checks_need_flows_of_tcp() {
     let passive = good("passive: {}", "").services[0].passive.unwrap();
     assert_eq!((passive.unanswered, passive.share), (5, 500));
