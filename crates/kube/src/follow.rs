@@ -1,7 +1,7 @@
 //! Follows the objects of the API server.
 
 use crate::objects::{Changed, Cluster, ObjectKey, Objects, Protocol, ServiceObject, SliceObject, key};
-use crate::shared::Hub;
+use crate::shared::{Hub, Watched};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -16,6 +16,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 /// After how many seconds the server ends a watch, so that one that hangs is noticed.
 const WATCH_S: u32 = 60;
@@ -184,8 +185,27 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     S: Send + Sync + 'static,
 {
-    let name = kind.name;
-    shared.state().watched.entry(name).or_default();
+    shared.state().watched.entry(kind.name).or_default();
+    let mut waits = Doubling(WAIT[0]);
+    loop {
+        follow(&shared, &kind, api.clone(), read, &mut waits).await;
+        if let Some(wait) = waits.next() {
+            sleep(wait).await;
+        }
+    }
+}
+
+/// Follows a kind of objects until it has to be listed again.
+async fn follow<K, S>(
+    shared: &Hub,
+    kind: &FollowedKind<S>,
+    api: Api<K>,
+    read: fn(K) -> S,
+    waits: &mut Doubling,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    S: Send + Sync + 'static,
+{
     let config = watcher::Config::default().timeout(WATCH_S);
     let stream = watcher(api, config).backoff(Doubling(WAIT[0]));
     let mut stream = pin!(stream.into_stream());
@@ -195,7 +215,10 @@ where
         let event = match event {
             Ok(event) => event,
             Err(why) => {
-                failed(&shared, name, kind.is_optional, &why);
+                failed(shared, kind.name, kind.is_optional, &why);
+                if is_event_lost(&why) {
+                    return;
+                }
                 continue;
             }
         };
@@ -203,8 +226,7 @@ where
             let mut state = shared.state();
             let state = &mut *state;
             let objects = (kind.place)(&mut state.cluster);
-            let watched = state.watched.entry(name).or_default();
-            watched.error = None;
+            let watched = state.watched.entry(kind.name).or_default();
             let changed = &mut state.changed;
             let mut set = |objects: &mut Objects<S>, key, after| kind.set(objects, changed, key, after);
             match event {
@@ -217,6 +239,9 @@ where
                     continue;
                 }
                 Event::InitDone => {
+                    if let Some(why) = doubt(objects.len(), list.len()) {
+                        return note_error(shared, kind.name, watched, why);
+                    }
                     watched.is_listed = true;
                     let gone = objects.keys().filter(|key| !list.contains_key(*key));
                     for key in gone.cloned().collect::<Vec<_>>() {
@@ -226,12 +251,45 @@ where
                         set(objects, key, Some(object));
                     }
                 }
-                Event::Apply(one) => set(objects, key(one.meta()), Some(Arc::new(read(one)))),
-                Event::Delete(one) => set(objects, key(one.meta()), None),
+                Event::Apply(one) => {
+                    set(objects, key(one.meta()), Some(Arc::new(read(one))));
+                    waits.reset();
+                }
+                Event::Delete(one) => {
+                    set(objects, key(one.meta()), None);
+                    waits.reset();
+                }
             }
+            watched.error = None;
         }
         shared.touch();
     }
+}
+
+/// Whether an event is lost. After one that cannot be read, the watch continues, and so does the version from
+/// which it would be resumed: only a list tells what the event was about.
+fn is_event_lost(why: &watcher::Error) -> bool {
+    match why {
+        // The connection has broken, and the watch is resumed after the last event that was read.
+        watcher::Error::WatchFailed(kube::Error::ReadEvents(_)) => false,
+        watcher::Error::WatchFailed(_) => true,
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchError(_)
+        | watcher::Error::NoResourceVersion => false,
+    }
+}
+
+/// Says why a list is not believed, given the numbers of objects that are known and that it has: an API
+/// server that has lost its objects, for example because it was restored from nothing, must not empty all
+/// nodes. Names do not matter, because other controllers create their objects again under new names.
+fn doubt(known: usize, listed: usize) -> Option<String> {
+    (listed * 2 < known).then(|| {
+        format!(
+            "the API server lists {listed} objects instead of {known}; fewer than half are not believed \
+             until weir-kube is restarted"
+        )
+    })
 }
 
 /// Notes an error: what is known stays.
@@ -246,7 +304,7 @@ fn failed(shared: &Hub, kind: &'static str, is_optional: bool, why: &watcher::Er
         // The API server does not have the kind, which may come later. Objects that are known stay, because
         // a server that loses a kind for a moment has not lost them.
         let is_new = !watched.is_listed;
-        watched.is_listed = true;
+        (watched.is_listed, watched.error) = (true, None);
         drop(state);
         if is_new {
             tracing::info!("the API server has no {kind}");
@@ -254,12 +312,15 @@ fn failed(shared: &Hub, kind: &'static str, is_optional: bool, why: &watcher::Er
         }
         return;
     }
-    let text = chain(why);
+    note_error(shared, kind, watched, chain(why));
+}
+
+/// Notes an error, and logs it if it is the first one since the kind could be read.
+fn note_error(shared: &Hub, kind: &'static str, watched: &mut Watched, why: String) {
     if watched.error.is_none() {
-        tracing::warn!("{kind}: {text}; what is known stays");
+        tracing::warn!("{kind}: {why}; what is known stays");
     }
-    watched.error = Some((Instant::now(), text));
-    drop(state);
+    watched.error = Some((Instant::now(), why));
     shared.metrics.errors.get_or_create(&vec![("kind", kind.to_string())]).inc();
 }
 
@@ -275,4 +336,27 @@ pub(crate) fn chain(why: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_lacks_most_objects_is_doubted() {
+        for (known, listed) in [(0, 0), (0, 9), (1, 1), (2, 1), (3, 2), (1000, 500)] {
+            assert_eq!(doubt(known, listed), None, "{listed} of {known}");
+        }
+        for (known, listed) in [(1, 0), (3, 1), (1000, 499)] {
+            assert!(doubt(known, listed).is_some(), "{listed} of {known}");
+        }
+    }
+
+    #[test]
+    fn a_broken_connection_loses_no_event() {
+        let broken = kube::Error::ReadEvents(std::io::Error::other("broken"));
+        assert!(!is_event_lost(&watcher::Error::WatchFailed(broken)));
+        let garbled = kube::Error::SerdeError(serde_json::from_str::<u8>("{").unwrap_err());
+        assert!(is_event_lost(&watcher::Error::WatchFailed(garbled)));
+    }
 }

@@ -76,6 +76,22 @@ impl Log {
     }
 }
 
+impl Log {
+    /// Sends a last line to the watch of a path: another one needs another watch.
+    fn send_last(&self, path: &str, line: &str) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let stream = self.watches.lock().unwrap().remove(path);
+            if let Some(mut stream) = stream {
+                write!(stream, "{:x}\r\n{line}\n\r\n", line.len() + 1).unwrap();
+                return;
+            }
+            assert!(Instant::now() < end, "no watch of {path}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 /// Returns a status and a body, or nothing for a watch.
 type ApiAnswer = dyn Fn(&Log, &HttpRequest) -> Option<(u16, Value)>;
 
@@ -286,10 +302,7 @@ fn objects_reach_nodes_and_what_is_known_stays_when_the_server_lies() {
     let lease = Mutex::new(None);
     let mut slice = lists[SLICES]["items"][0].clone();
     let api = serve(&cluster, move |log, request| api(&lease, &lists, log, request));
-    let node = serve(&nodes, |_, request| match request.method.as_str() {
-        "PUT" => Some((200, json!({}))),
-        _ => Some((200, json!({ "services": [], "status": { "etag": "1" } }))),
-    });
+    let node = accepting_node(&nodes);
     let folder = std::env::temp_dir().join(format!("weir-kube-{}", std::process::id()));
     let (mut program, address) = start(&folder, api, node);
 
@@ -334,6 +347,56 @@ fn objects_reach_nodes_and_what_is_known_stays_when_the_server_lies() {
     };
     cluster.wait("a free lease", free);
     the_roles_are_just_enough(&cluster.requests.lock().unwrap());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A node that accepts everything.
+fn accepting_node(log: &Arc<Log>) -> SocketAddr {
+    serve(log, |_, request| match request.method.as_str() {
+        "PUT" => Some((200, json!({}))),
+        _ => Some((200, json!({ "services": [], "status": { "etag": "1" } }))),
+    })
+}
+
+/// An event that cannot be read may have removed an object, so there is a new list; a list that lacks most
+/// objects is not believed.
+#[test]
+fn objects_are_listed_again_after_a_garbled_event_and_do_not_all_vanish() {
+    let lists: Value = serde_json::from_str(include_str!("conversation.json")).unwrap();
+    let (cluster, nodes) = (Arc::new(Log::default()), Arc::new(Log::default()));
+    let lease = Mutex::new(None);
+    let slice = lists[SLICES]["items"][0].clone();
+    let lists = Arc::new(Mutex::new(lists));
+    let of_server = lists.clone();
+    let api = serve(&cluster, move |log, request| {
+        let lists = of_server.lock().unwrap().clone();
+        api(&lease, &lists, log, request)
+    });
+    let folder = std::env::temp_dir().join(format!("weir-kube-lists-{}", std::process::id()));
+    let (_program, address) = start(&folder, api, accepting_node(&nodes));
+    nodes.wait("all services", back_ends);
+    until(&address, "/readyz", |is_ok, _| is_ok);
+
+    let list = |version: &str, ip: &str| {
+        let mut one = slice.clone();
+        one["metadata"]["resourceVersion"] = version.into();
+        one["endpoints"] = json!([{ "addresses": [ip] }]);
+        lists.lock().unwrap()[SLICES]["items"] = json!([one]);
+    };
+    let garbled = json!({ "type": "DELETED", "object": { "endpoints": 7 } }).to_string();
+    list("103", "10.1.0.7");
+    cluster.send_last(SLICES, &garbled);
+    nodes.wait("the list", |one| back_ends(one).filter(|all| *all == ["10.1.0.7"]));
+    until(&address, "/readyz", |is_ok, _| is_ok);
+
+    lists.lock().unwrap()[SLICES]["items"] = json!([]);
+    cluster.send_last(SLICES, &garbled);
+    until(&address, "/readyz", |is_ok, text| !is_ok && text.contains("lists 0 objects instead of 1;"));
+    list("104", "10.1.0.8");
+    nodes.wait("a list that is believed", |one| back_ends(one).filter(|all| *all == ["10.1.0.8"]));
+    until(&address, "/readyz", |is_ok, _| is_ok);
+    let has_lost = |one: &HttpRequest| back_ends(one).is_some_and(|all| all.is_empty());
+    assert!(!nodes.requests.lock().unwrap().iter().any(has_lost), "nodes keep what they have");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
