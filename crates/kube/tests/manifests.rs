@@ -87,6 +87,35 @@ fn the_controller_is_deployed_with_a_valid_configuration_and_no_privileges() {
     }
 }
 
+/// A pod that starts again has its services before weir-kube reaches it: they are in a file of the node.
+#[test]
+fn nodes_keep_their_services_when_they_start_again() {
+    let all = base("lb");
+    let daemons = of_kind(&all, "DaemonSet");
+    let name = &daemons["metadata"]["name"];
+    let named = all.iter().find(|one| one["kind"] == "ConfigMap" && &one["metadata"]["name"] == name);
+    let texts = ["chart/values.yaml", "chart/ci/example-values.yaml", "kustomize/example/weir.yaml"];
+    let values = texts.map(|name| std::fs::read_to_string(path(name)).unwrap());
+    let [defaults, example, of_kustomize]: [Value; 3] =
+        values.map(|text| serde_saphyr::from_str(&text).unwrap());
+    let rendered = serde_saphyr::from_str(named.unwrap()["data"]["weir.yaml"].as_str().unwrap()).unwrap();
+    let [defaults, example] = [defaults, example].map(|values| values["lb"]["config"].clone());
+    for config in [rendered, defaults, example, of_kustomize] {
+        assert_eq!(config["apps"][0]["lb"]["persist"], true, "{config}");
+        assert_eq!(config.get("state"), None, "the default is mounted");
+    }
+    let pod = &daemons["spec"]["template"]["spec"];
+    let find = |all: &Value, name: &str| {
+        all.as_array().unwrap().iter().find(|one| one["name"] == name).cloned().unwrap()
+    };
+    let mount = find(&pod["containers"][0]["volumeMounts"], "state");
+    assert_eq!((&mount["mountPath"], mount.get("readOnly")), (&"/var/lib/weir".into(), None));
+    let volume = find(&pod["volumes"], "state")["hostPath"].clone();
+    // Not the folder of a weir that runs as a service there.
+    let expected = serde_json::json!({ "path": "/var/lib/weir-lb", "type": "DirectoryOrCreate" });
+    assert_eq!(volume, expected);
+}
+
 #[test]
 fn the_example_of_kustomize_is_valid() {
     let text = std::fs::read_to_string(path("kustomize/example/weir-kube.yaml")).unwrap();
