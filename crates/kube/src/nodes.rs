@@ -6,6 +6,7 @@ use crate::objects::{FrontEnd, ObjectKey};
 use crate::shared::{Hub, WantedService};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
@@ -19,6 +20,9 @@ const RETRY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 /// How much is read of a file with a token, in bytes.
 const TOKEN_MAX: u64 = 4096;
+/// After how long without an answer a node counts as not in sync, and after how long it is asked again: its
+/// host may have died in silence. A change of many services may take a node longer than the first of these.
+const ANSWERS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(120)];
 /// How many services may differ for each to be sent by itself.
 const SINGLE_MAX: usize = 8;
 /// How many services a node may refuse before everything waits.
@@ -77,34 +81,75 @@ pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig) {
         if is_unknown(&shared, &node) {
             known = Confirmed::default();
         }
-        let result = known.bring(&shared, &node, is_new).await;
-        let labels = vec![("node", node.name.clone())];
-        let in_sync = shared.metrics.in_sync.get_or_create(&labels);
+        let result = while_leading(&shared, &node, ANSWERS, known.bring(&shared, &node, is_new)).await;
         let error = match result {
             Ok(since) => {
                 retry = RETRY[0];
-                in_sync.set(1);
                 if let (true, Some(since)) = (is_new, since) {
                     shared.metrics.delay.observe(since.elapsed().as_secs_f64());
                 }
-                None
+                refusal(&shared, &node)
             }
             Err(why) => {
-                in_sync.set(0);
                 known = Confirmed { refused: known.refused, again: known.again, ..Confirmed::default() };
                 wait = retry;
                 retry = (retry * 2).min(RETRY[1]);
                 Some(why.to_string())
             }
         };
-        let mut state = shared.state();
-        let place = state.nodes.entry(node.name.clone()).or_default();
-        if place.error != error {
-            match &error {
-                Some(why) => tracing::warn!("node {}: {why}", node.name),
-                None => tracing::info!("node {} has all services", node.name),
-            }
-            place.error = error;
+        note(&shared, &node, error);
+    }
+}
+
+/// Notes why a node does not have what it should, if it does not.
+fn note(shared: &Hub, node: &NodeConfig, error: Option<String>) {
+    let labels = vec![("node", node.name.clone())];
+    shared.metrics.in_sync.get_or_create(&labels).set(i64::from(error.is_none()));
+    let mut state = shared.state();
+    let place = state.nodes.entry(node.name.clone()).or_default();
+    if place.error != error {
+        match &error {
+            Some(why) => tracing::warn!("node {}: {why}", node.name),
+            None => tracing::info!("node {} has all services", node.name),
+        }
+        place.error = error;
+    }
+}
+
+/// Says what a node refuses, if it refuses anything.
+fn refusal(shared: &Hub, node: &NodeConfig) -> Option<String> {
+    let state = shared.state();
+    let refused = &state.nodes.get(&node.name)?.refused;
+    let (name, why) = refused.first_key_value()?;
+    let others = refused.len() - 1;
+    let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+    Some(format!("it refuses `{name}`{others}: {why}"))
+}
+
+/// Waits for the answers of a node, which counts as not in sync while it takes long. It is given up as soon as
+/// another controller may lead, because that one may then change the node.
+async fn while_leading<T>(
+    shared: &Hub,
+    node: &NodeConfig,
+    [slow, patience]: [Duration; 2],
+    work: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
+    let begin = Instant::now();
+    let mut work = pin!(work);
+    loop {
+        let until = shared.state().leads_until;
+        let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        if let Ok(result) = timeout(left.min(slow), &mut work).await {
+            return result;
+        }
+        let took = begin.elapsed();
+        let given_up = |why: &str| Err(ClientError::Unreachable(format!("has not answered {why}")));
+        if !shared.leads() {
+            return given_up("before the lease ended");
+        } else if took >= patience {
+            return given_up(&format!("within {} s", patience.as_secs()));
+        } else if took >= slow {
+            note(shared, node, Some(format!("weir has not answered for {} s", slow.as_secs())));
         }
     }
 }
@@ -188,11 +233,7 @@ impl Confirmed {
         let wanted = shared.state().wanted.clone().unwrap_or_default();
         let texts = wanted.iter().map(|(name, one)| (name.clone(), text(shared, node, name, one)));
         let mut texts: Texts = texts.collect();
-        let sent = match self.leave_out_refused(&client, &mut texts).await {
-            Ok(()) => self.put_all(&client, &mut texts).await,
-            Err(why) => Err(why),
-        };
-        let reasons = match sent {
+        let reasons = match self.put_all(&client, &mut texts).await {
             Ok(reasons) => reasons,
             Err(why) => {
                 count("failed");
@@ -247,31 +288,20 @@ impl Confirmed {
 
     /// Replaces services that the node has refused by what it has instead. Each is tried again when it
     /// changes, or when the node is checked.
-    async fn leave_out_refused(&mut self, client: &Client, wanted: &mut Texts) -> Result<(), ClientError> {
+    fn leave_out_refused(&mut self, wanted: &mut Texts) {
         self.refused.retain(|name, text| wanted.get(name) == Some(text));
-        let names: Vec<Arc<str>> = self.refused.keys().cloned().collect();
-        for name in names {
-            self.replace(client, wanted, &name).await?;
+        for name in self.refused.keys() {
+            self.replace(wanted, name);
         }
-        Ok(())
     }
 
-    /// Replaces a service by the form that the node has, and returns what it was. If what the node has is not
-    /// known, it is asked, so that what it has accepted before stays.
-    async fn replace(
-        &mut self,
-        client: &Client,
-        wanted: &mut Texts,
-        name: &Arc<str>,
-    ) -> Result<Option<Arc<str>>, ClientError> {
-        let services = match &self.services {
-            Some(services) => services,
-            None => self.services.insert(services_of(client).await?),
-        };
-        Ok(match services.get(name).cloned() {
-            Some(before) => wanted.insert(name.clone(), before),
+    /// Replaces a service by the form that the node has, so that what it has accepted before stays. Returns
+    /// what it was.
+    fn replace(&self, wanted: &mut Texts, name: &Arc<str>) -> Option<Arc<str>> {
+        match self.services.as_ref().and_then(|services| services.get(name)) {
+            Some(before) => wanted.insert(name.clone(), before.clone()),
             None => wanted.remove(name),
-        })
+        }
     }
 
     /// Whether a node has other services than it has confirmed, because it has started again or someone else
@@ -285,7 +315,8 @@ impl Confirmed {
     }
 
     /// Sends services one by one, or removes them. It is an error if the node's services were not those that
-    /// it has confirmed.
+    /// it has confirmed. The API has no condition for this, so a delayed request may change a service after
+    /// another controller has taken over; that controller's next check puts it right.
     async fn put_each(
         &mut self,
         client: &Client,
@@ -320,16 +351,30 @@ impl Confirmed {
         Ok(())
     }
 
-    /// Sends all services, and returns why the node has refused some of them. The others are not held up.
+    /// Asks a node which services it has, unless that is known.
+    async fn ask(&mut self, client: &Client) -> Result<(), ClientError> {
+        if self.etag.is_none() {
+            let (services, etag) = services_of(client).await?;
+            (self.services, self.etag) = (Some(services), etag);
+        }
+        Ok(())
+    }
+
+    /// Sends all services, and returns why the node has refused some of them. The others are not held up. If
+    /// the node's services are not those that are known, nothing happens: the request may have been delayed,
+    /// and another controller may have changed them meanwhile.
     async fn put_all(
         &mut self,
         client: &Client,
         wanted: &mut Texts,
     ) -> Result<BTreeMap<Arc<str>, String>, ClientError> {
+        self.ask(client).await?;
+        self.leave_out_refused(wanted);
+        let options = Options { etag: self.etag.clone(), ..Options::default() };
         let mut reasons = BTreeMap::new();
         loop {
             let texts = wanted.values().map(AsRef::as_ref);
-            let (reason, why) = match client.put_all_texts(texts, &Options::default()).await {
+            let (reason, why) = match client.put_all_texts(texts, &options).await {
                 Ok(changes) => {
                     self.etag = changes.set_after.or(changes.etag);
                     return Ok(reasons);
@@ -340,17 +385,18 @@ impl Confirmed {
             let name = place(reason, &why).and_then(|at| wanted.keys().nth(at)).cloned();
             let name = name.filter(|name| reasons.len() < REFUSED_MAX && !reasons.contains_key(name));
             let Some(name) = name else { return Err(ClientError::Refused { reason, why }) };
-            let now = self.replace(client, wanted, &name).await?;
+            let now = self.replace(wanted, &name);
             self.refused.extend(now.map(|text| (name.clone(), text)));
             reasons.insert(name, why);
         }
     }
 }
 
-/// Asks a node which services of its API it has.
-async fn services_of(client: &Client) -> Result<Texts, ClientError> {
+/// Asks a node which services of its API it has, and for the `ETag` of all its services.
+async fn services_of(client: &Client) -> Result<(Texts, Option<String>), ClientError> {
     let mut texts = Texts::new();
-    for mut service in client.services().await?.services {
+    let all = client.services().await?;
+    for mut service in all.services {
         // Others are not replaced with those of the API.
         if status_of(&service).owner != API {
             continue;
@@ -361,7 +407,7 @@ async fn services_of(client: &Client) -> Result<Texts, ClientError> {
         let text = service.to_string().into();
         texts.extend(service["name"].as_str().map(|name| (name.into(), text)));
     }
-    Ok(texts)
+    Ok((texts, Some(all.status.etag).filter(|etag| !etag.is_empty())))
 }
 
 /// Returns the gateway that a service comes from, if it comes from one.
@@ -474,132 +520,4 @@ pub(crate) fn connect(node: &NodeConfig) -> Result<Client, ClientError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Config;
-    use crate::desired::VirtualService;
-    use crate::objects::Protocol;
-    use http_body_util::{BodyExt, Full};
-    use hyper::body::{Bytes, Incoming};
-    use hyper::server::conn::http1;
-    use hyper::service::service_fn;
-    use hyper::{Method, Request, Response};
-    use hyper_util::rt::TokioIo;
-    use serde_json::{Value, json};
-    use std::convert::Infallible;
-    use std::sync::{Mutex, OnceLock};
-    use tokio::net::UnixListener;
-
-    /// The services of a node that refuses port 666.
-    type Node = Arc<Mutex<BTreeMap<String, Value>>>;
-
-    async fn answer(node: Node, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-        let (head, body) = request.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        let mut node = node.lock().unwrap();
-        if head.method == Method::GET {
-            let all = json!({ "services": node.values().collect::<Vec<_>>(), "status": { "etag": "e" } });
-            return Ok(Response::new(Full::from(all.to_string())));
-        }
-        let new: Value = serde_json::from_slice(&body).unwrap();
-        let is_all = head.uri.path() == "/v1/services";
-        let all = if is_all { new["services"].as_array().unwrap().clone() } else { vec![new] };
-        if let Some(at) = all.iter().position(|one| one["service"]["port"] == "666") {
-            let why = json!({ "error": format!("/services/{at}/service/port: wrong") }).to_string();
-            return Ok(Response::builder().status(400).body(Full::from(why)).unwrap());
-        }
-        node.retain(|_, one| !is_all || one["status"]["owner"] == "file");
-        for mut one in all {
-            one["status"] = json!({ "owner": "api", "etag": "e", "back_ends": [] });
-            node.insert(one["name"].as_str().unwrap().to_string(), one);
-        }
-        Ok(Response::new(Full::from("{}")))
-    }
-
-    async fn serve(node: Node, listener: UnixListener) {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let node = node.clone();
-            let answer = service_fn(move |request| answer(node.clone(), request));
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
-        }
-    }
-
-    /// Wants a service at a port.
-    fn want(hub: &Hub, name: &str, port: u16) {
-        let service = VirtualService {
-            origin: Arc::default(),
-            front_end: FrontEnd { vips: vec![[192, 0, 2, 1].into()], protocol: Protocol::Tcp, port },
-            clients: Vec::new(),
-            affinity_s: None,
-            is_local: false,
-            groups: Vec::new(),
-        };
-        let one = WantedService { service: Arc::new(service), text: OnceLock::new() };
-        let mut state = hub.state();
-        state.wanted.get_or_insert_default().insert(name.into(), Arc::new(one));
-        state.nodes.get_mut("n").unwrap().changed.insert(name.into());
-    }
-
-    fn ports(node: &Node) -> Vec<(String, String)> {
-        let port = |one: &Value| one["service"]["port"].as_str().unwrap().to_string();
-        node.lock().unwrap().iter().map(|(name, one)| (name.clone(), port(one))).collect()
-    }
-
-    #[test]
-    fn the_last_good_form_of_a_refused_service_stays() {
-        let path = std::env::temp_dir().join(format!("weir-kube-node-{}", std::process::id()));
-        let config = format!(
-            "{{ template: {{ port: p0 }}, nodes: [{{ name: n, url: 'unix:{}' }}],
-                pools: [{{ name: a, addresses: [192.0.2.0/30] }}] }}",
-            path.display()
-        );
-        let hub = Hub::new(Config::parse(&config).unwrap());
-        let config = hub.config.nodes[0].clone();
-        let has = |name: &str, owner: &str| {
-            let status = json!({ "owner": owner, "etag": "e", "back_ends": [] });
-            (name.to_string(), json!({ "name": name, "service": { "port": "80" }, "status": status }))
-        };
-        let has = [has("a", "api"), has("b", "file"), has("c", "api")];
-        let node: Node = Arc::new(Mutex::new(has.into()));
-        let expected = |all: [(&str, &str); 3]| all.map(|(name, port)| (name.into(), port.into())).to_vec();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            tokio::spawn(serve(node.clone(), UnixListener::bind(&path).unwrap()));
-            want(&hub, "a", 666);
-            want(&hub, "d", 81);
-            let mut known = Confirmed::default();
-            known.bring(&hub, &config, true).await.unwrap();
-            assert_eq!(ports(&node), expected([("a", "80"), ("b", "80"), ("d", "81")]));
-            assert!(hub.state().nodes["n"].refused.contains_key("a"));
-            // After a failure, and a lapse of the lease.
-            for refused in [known.refused.clone(), Texts::new()] {
-                known = Confirmed { refused, ..Confirmed::default() };
-                known.bring(&hub, &config, true).await.unwrap();
-                assert_eq!(ports(&node), expected([("a", "80"), ("b", "80"), ("d", "81")]));
-                assert!(hub.state().nodes["n"].refused.contains_key("a"));
-            }
-            want(&hub, "a", 82);
-            known.bring(&hub, &config, true).await.unwrap();
-            assert_eq!(ports(&node), expected([("a", "82"), ("b", "80"), ("d", "81")]));
-            assert_eq!(hub.state().nodes["n"].refused, BTreeMap::new(), "it is accepted");
-        });
-        std::fs::remove_file(path).unwrap();
-    }
-
-    #[test]
-    fn refused_services_are_tried_again_less_and_less_often() {
-        let (mut again, begin) = (Again::default(), Instant::now());
-        let due = (0..200).filter(|second| again.is_due(begin + Duration::from_secs(*second)));
-        assert_eq!(due.collect::<Vec<_>>(), [0, 5, 15, 35, 75, 135, 195]);
-    }
-
-    #[test]
-    fn a_refusal_names_a_service() {
-        let place = |why| place(RefusalReason::Wrong, why);
-        assert_eq!(place("/services/3/back_ends/0/mac: wrong"), Some(3));
-        assert_eq!(place("conflict: service `web` (at /services/12) belongs to weir.yaml:6"), Some(12));
-        assert_eq!(place("the configuration is wrong"), None);
-        assert_eq!(super::place(RefusalReason::Busy, "/services/3"), None);
-    }
-}
+mod tests;

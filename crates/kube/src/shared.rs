@@ -89,6 +89,7 @@ pub(crate) struct Metrics {
     pub errors: Family<Labels, Counter>,
     pub puts: Family<Labels, Counter>,
     pub in_sync: Family<Labels, Gauge>,
+    pub refused: Family<Labels, Gauge>,
     pub statuses: Family<Labels, Counter>,
     pub events: Counter,
 }
@@ -106,6 +107,7 @@ impl Metrics {
             errors: Family::default(),
             puts: Family::default(),
             in_sync: Family::default(),
+            refused: Family::default(),
             statuses: Family::default(),
             events: Counter::default(),
         };
@@ -121,6 +123,7 @@ impl Metrics {
         all.register("node_requests", "Changes sent to a node", metrics.puts.clone());
         let text = "Whether a node has confirmed what it should have";
         all.register("node_in_sync", text, metrics.in_sync.clone());
+        all.register("node_refused", "Services that a node refuses", metrics.refused.clone());
         all.register("status_changes", "Statuses sent to the API server", metrics.statuses.clone());
         all.register("events", "Events sent to the API server", metrics.events.clone());
         metrics
@@ -203,9 +206,16 @@ impl Hub {
 
     /// Returns the metrics as text.
     pub(crate) fn metrics_text(&self) -> String {
-        self.metrics.leads.set(i64::from(self.leads()));
+        let leads = self.leads();
+        self.metrics.leads.set(i64::from(leads));
         {
             let state = self.state();
+            for (name, node) in &state.nodes {
+                // Those who do not lead do not know.
+                let count = if leads { node.refused.len() } else { 0 };
+                let labels = vec![("node", name.clone())];
+                self.metrics.refused.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
             let cluster = &state.cluster;
             let counts = [
                 ("Service", cluster.services.len()),
