@@ -11,7 +11,7 @@ use crate::objects::{
 use crate::pools::{AddressRequest, Given, IpVersion, Shortage, Want, give};
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -296,7 +296,6 @@ pub(crate) fn serve_service(
 ) -> Desired {
     let mut desired = Desired::default();
     let Some(balanced) = ours(config, service) else { return desired };
-    let (namespace, name) = key;
     let object = Arc::new(service.reference(key));
     if let (_, Some(why)) = service_want(config, cluster, (key, service, balanced)) {
         let note = format!("{why}; the service keeps its addresses");
@@ -306,26 +305,33 @@ pub(crate) fn serve_service(
         let (reason, note) = problem_words(problem);
         desired.notice(&object, true, reason, note);
     }
-    let current = &balanced.ingress;
-    if given.addresses != *current {
-        let ingress: Vec<Value> =
-            given.addresses.iter().map(|ip| json!({ "ip": ip.to_string(), "ipMode": "VIP" })).collect();
-        desired.statuses.push(StatusChange {
-            object: (*object).clone(),
-            version: service.version.as_deref().map(Into::into),
-            status: json!({ "loadBalancer": { "ingress": ingress } }),
-            addresses: given.addresses.clone(),
-        });
-        for address in given.addresses.iter().filter(|address| !current.contains(address)) {
-            desired.notice(&object, false, "AddressAssigned", format!("assigned {address}"));
-        }
-    }
-    let Some(clients) = clients(balanced, &object, &mut desired) else { return desired };
+    let mut served = serve_ports(cluster, slices, (key, service, balanced), &object, given);
+    report_target_ports(config, &object, &mut served);
+    let has = |address: &IpAddr| is_served(config, cluster, &served.services, *address);
+    let owner = Owner::Service(key.clone());
+    let held = cluster.held(&owner, service.version.as_deref(), &balanced.ingress);
+    let addresses = given.addresses.iter().filter(|address| held.contains(address) || has(address));
+    publish(addresses.copied().collect(), &object, (service, balanced), &mut desired);
+    desired.append(served);
+    desired
+}
+
+/// Returns the ports of a service, and events about them.
+fn serve_ports(
+    cluster: &Cluster,
+    slices: &Slices,
+    (key, service, balanced): (&ObjectKey, &ServiceObject, &BalancedObject),
+    object: &Arc<ObjectReference>,
+    given: &Given,
+) -> Desired {
+    let mut desired = Desired::default();
+    let (namespace, name) = key;
+    let Some(clients) = clients(balanced, object, &mut desired) else { return desired };
     for one in &service.ports {
         let (Ok(protocol), Some(port)) = (&one.protocol, number(one.port)) else {
             let protocol = one.protocol.as_ref().map_or_else(|name| &**name, |protocol| protocol.word());
             let note = format!("port {} is left out: {protocol} is not TCP or UDP", one.port);
-            desired.notice(&object, true, "ProtocolUnsupported", note);
+            desired.notice(object, true, "ProtocolUnsupported", note);
             continue;
         };
         let protocol = *protocol;
@@ -343,6 +349,67 @@ pub(crate) fn serve_service(
         );
     }
     desired
+}
+
+/// Whether a node has confirmed everything that is served at an address. Not all nodes must have, because one
+/// that is down would keep all new services from their clients.
+fn is_served(
+    config: &Config,
+    cluster: &Cluster,
+    services: &BTreeMap<Arc<str>, VirtualService>,
+    address: IpAddr,
+) -> bool {
+    let has_all = |node: &NodeConfig| {
+        let confirmed = cluster.confirmed.get(&node.name);
+        let has = |name: &Arc<str>| confirmed.and_then(|confirmed| confirmed.get(name));
+        let mut all = services.iter().filter(|(_, one)| one.front_end.vips.contains(&address));
+        all.all(|(name, one)| has(name) == Some(&one.front_end))
+    };
+    config.nodes.is_empty() || config.nodes.iter().any(has_all)
+}
+
+/// Writes addresses to the status of a service, from which clients learn them.
+fn publish(
+    addresses: Vec<IpAddr>,
+    object: &ObjectReference,
+    (service, balanced): (&ServiceObject, &BalancedObject),
+    desired: &mut Desired,
+) {
+    let current = &balanced.ingress;
+    if addresses == *current {
+        return;
+    }
+    let ingress: Vec<Value> =
+        addresses.iter().map(|ip| json!({ "ip": ip.to_string(), "ipMode": "VIP" })).collect();
+    for address in addresses.iter().filter(|address| !current.contains(address)) {
+        desired.notice(object, false, "AddressAssigned", format!("assigned {address}"));
+    }
+    desired.statuses.push(StatusChange {
+        object: object.clone(),
+        version: service.version.as_deref().map(Into::into),
+        status: json!({ "loadBalancer": { "ingress": ingress } }),
+        addresses,
+    });
+}
+
+/// Reports target ports that have no effect, because nodes do not translate ports.
+fn report_target_ports(config: &Config, object: &ObjectReference, desired: &mut Desired) {
+    if config.translates() {
+        return;
+    }
+    let mut ignored = BTreeSet::new();
+    for service in desired.services.values() {
+        let port = service.front_end.port;
+        let targets = service.groups.iter().flat_map(|group| group.endpoints.iter()).map(|one| one.port);
+        ignored.extend(targets.filter(|target| *target != port).map(|target| (port, target)));
+    }
+    for (port, target) in ignored {
+        let note = format!(
+            "pods get the packets for port {port} at port {port}, not at their target port {target}: only \
+             `mode: nat` and `full_nat` translate ports"
+        );
+        desired.notice(object, true, "TargetPortIgnored", note);
+    }
 }
 
 /// Returns the prefixes of the clients that are served; empty means all, and `None` means none. To serve all

@@ -58,9 +58,10 @@ impl Slices {
                     // An endpoint may temporarily be in two slices.
                     let before = all.get(&(endpoint.address, number));
                     if before.is_none_or(|before| before.state < endpoint.state) {
-                        let (node, zones) = (endpoint.node.clone(), endpoint.zones.clone());
                         let (address, state) = (endpoint.address, endpoint.state);
-                        let one = Endpoint { address, port: number, state, node, zones };
+                        let (node, for_nodes) = (endpoint.node.clone(), endpoint.for_nodes.clone());
+                        let zones = endpoint.zones.clone();
+                        let one = Endpoint { address, port: number, state, node, for_nodes, zones };
                         all.insert((address, number), one);
                     }
                 }
@@ -86,6 +87,8 @@ pub struct Endpoint {
     pub state: EndpointState,
     /// The Kubernetes node that it is on.
     pub node: Option<Arc<str>>,
+    /// The Kubernetes nodes that it should serve; if empty, all nodes.
+    pub for_nodes: Vec<Arc<str>>,
     /// The zones that it should serve; if empty, all zones.
     pub zones: Vec<Arc<str>>,
 }
@@ -100,6 +103,9 @@ pub struct Group {
     pub endpoints: Arc<[Endpoint]>,
 }
 
+/// Where a node sends packets: an address, and a port unless packets keep theirs.
+type Place = (IpAddr, Option<u16>);
+
 /// The back end that rejects its share of new flows.
 const REJECT: &str = "reject";
 
@@ -107,8 +113,10 @@ const REJECT: &str = "reject";
 /// flows is rejected, unless this is true of all groups: the service then has no back end for new flows
 /// anyway.
 pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node: &NodeConfig) -> Vec<Value> {
-    // The weight of those that get new flows, by address and port; and what is rejected.
-    let mut weights: BTreeMap<Option<(IpAddr, u16)>, u128> = BTreeMap::new();
+    // Packets that keep their port reach an address at that port, whatever its target port is.
+    let place = |one: &Endpoint| -> Place { (one.address, config.translates().then_some(one.port)) };
+    // The weight of those that get new flows, by place; and what is rejected.
+    let mut weights: BTreeMap<Option<Place>, u128> = BTreeMap::new();
     let chosen: Vec<Vec<&Endpoint>> =
         groups.iter().map(|group| chosen(&group.endpoints, is_local, node)).collect();
     // The endpoints of a group share its weight equally.
@@ -118,7 +126,7 @@ pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node:
     for (group, all) in groups.iter().zip(&chosen) {
         let whole = u128::from(group.weight).saturating_mul(common);
         for endpoint in all {
-            *weights.entry(Some((endpoint.address, endpoint.port))).or_default() += whole / all.len() as u128;
+            *weights.entry(Some(place(endpoint))).or_default() += whole / all.len() as u128;
         }
         if all.is_empty() && has_any && whole > 0 {
             *weights.entry(None).or_default() += whole;
@@ -136,13 +144,12 @@ pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node:
     };
     // Every endpoint is a back end, because flows that it has may continue.
     let all = groups.iter().flat_map(|group| group.endpoints.iter());
-    let all: BTreeMap<(IpAddr, u16), &Endpoint> =
-        all.map(|endpoint| ((endpoint.address, endpoint.port), endpoint)).collect();
-    let back_end = |((address, port), endpoint): ((IpAddr, u16), &Endpoint)| {
+    let all: BTreeSet<Place> = all.map(place).collect();
+    let back_end = |(address, port): Place| {
         let mut map: Map<String, Value> = config.each.clone();
-        map.insert("name".into(), names::back_end(address, Some(port)).into());
-        map.insert("ip".into(), endpoint.address.to_string().into());
-        if config.translates() {
+        map.insert("name".into(), names::back_end(address, port).into());
+        map.insert("ip".into(), address.to_string().into());
+        if let Some(port) = port {
             map.insert("port".into(), port.to_string().into());
         }
         match weights.get(&Some((address, port))).map(|weight| scaled(*weight)) {
@@ -164,21 +171,36 @@ pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node:
 
 /// Whether all nodes have the same back ends for these groups, regardless of `kubernetes_node` and `zone`.
 pub(crate) fn is_everywhere(groups: &[Group], is_local: bool) -> bool {
-    !is_local && groups.iter().flat_map(|group| group.endpoints.iter()).all(|one| one.zones.is_empty())
+    let has_hints = |one: &Endpoint| !(one.zones.is_empty() && one.for_nodes.is_empty());
+    !is_local && !groups.iter().flat_map(|group| group.endpoints.iter()).any(has_hints)
 }
 
-/// Returns the endpoints that get new flows.
+/// Returns the endpoints that get new flows, as kube-proxy chooses them.
 fn chosen<'a>(all: &'a [Endpoint], is_local: bool, node: &NodeConfig) -> Vec<&'a Endpoint> {
-    let here = node.kubernetes_node.as_deref().filter(|_| is_local);
-    let near = all.iter().filter(|one| here.is_none() || one.node.as_deref() == here);
-    let near: Vec<&Endpoint> = near.collect();
+    let here = node.kubernetes_node.as_deref();
+    let is_near = |one: &&Endpoint| !is_local || here.is_none() || one.node.as_deref() == here;
+    let near: Vec<&Endpoint> = all.iter().filter(is_near).collect();
     let chosen = EndpointState::chosen(near.iter().map(|one| one.state));
     let best: Vec<&Endpoint> = near.into_iter().filter(|one| Some(one.state) == chosen).collect();
-    let Some(zone) = node.zone.as_deref() else { return best };
-    // As kube-proxy does: hints count only if every endpoint has some and one of them names this zone.
-    let in_zone: Vec<&Endpoint> =
-        best.iter().copied().filter(|one| one.zones.iter().any(|one| **one == *zone)).collect();
-    if in_zone.is_empty() || best.iter().any(|one| one.zones.is_empty()) { best } else { in_zone }
+    // Hints are for what is ready; `Local` has a rule of its own.
+    if is_local || chosen != Some(EndpointState::Ready) {
+        return best;
+    }
+    let by_node = hinted(&best, here, |one| &one.for_nodes);
+    by_node.or_else(|| hinted(&best, node.zone.as_deref(), |one| &one.zones)).unwrap_or(best)
+}
+
+/// Returns the endpoints whose hints have a name. Hints count only if every endpoint has some and one of them
+/// has this name.
+fn hinted<'a>(
+    all: &[&'a Endpoint],
+    name: Option<&str>,
+    hints: fn(&Endpoint) -> &[Arc<str>],
+) -> Option<Vec<&'a Endpoint>> {
+    let name = name?;
+    let named = |one: &&&Endpoint| hints(one).iter().any(|hint| **hint == *name);
+    let named: Vec<&Endpoint> = all.iter().filter(named).copied().collect();
+    (!named.is_empty() && all.iter().all(|one| !hints(one).is_empty())).then_some(named)
 }
 
 fn gcd(a: u128, b: u128) -> u128 {
@@ -196,6 +218,7 @@ mod tests {
             port: 80,
             state,
             node: Some(format!("n{last}").into()),
+            for_nodes: Vec::new(),
             zones: zones.iter().map(|zone| (*zone).into()).collect(),
         }
     }
@@ -208,7 +231,7 @@ mod tests {
     fn shown(groups: &[Group], is_local: bool, node: &NodeConfig) -> String {
         let config = Config::parse("template: { port: p0 }").unwrap();
         let one = |back_end: &Value| {
-            let name = back_end["name"].as_str().unwrap().replace("10.0.0.", "").replace("_80", "");
+            let name = back_end["name"].as_str().unwrap().replace("10.0.0.", "");
             let weight = back_end["weight"].as_u64().unwrap_or(1).to_string();
             format!("{name}:{}", if back_end["state"] == "draining" { "-" } else { &weight })
         };
@@ -248,7 +271,50 @@ mod tests {
         let partly = [hinted.clone(), vec![endpoint(3, Ready, &[])]].concat();
         assert_eq!(shown(&all(partly), false, &node(", zone: b")), "1:1 2:1 3:1");
         assert_eq!(shown(&all(hinted.clone()), true, &node(", kubernetes_node: n1")), "1:1 2:-");
-        assert_eq!(shown(&all(hinted), false, &node(", kubernetes_node: n1")), "1:1 2:1");
+        assert_eq!(shown(&all(hinted.clone()), false, &node(", kubernetes_node: n1")), "1:1 2:1");
+        // Hints for nodes come first, and count under the same conditions.
+        let mut both = hinted.clone();
+        both[0].for_nodes = vec!["n7".into()];
+        let far = ", kubernetes_node: n7, zone: b";
+        assert_eq!(shown(&all(both.clone()), false, &node(far)), "1:- 2:1", "one has no hint for nodes");
+        both[1].for_nodes = vec!["n8".into()];
+        assert_eq!(shown(&all(both.clone()), false, &node(far)), "1:1 2:-");
+        assert_eq!(shown(&all(both.clone()), false, &node(", kubernetes_node: n9, zone: b")), "1:- 2:1");
+        assert_eq!(shown(&all(both), false, &node(", zone: b")), "1:- 2:1", "it is no node of the cluster");
+    }
+
+    #[test]
+    fn hints_do_not_apply_to_local_or_terminating_endpoints() {
+        let at = |last: u8, state: EndpointState, zone: &str| Endpoint {
+            node: Some("n1".into()),
+            ..endpoint(last, state, &[zone])
+        };
+        let all = |state| {
+            let endpoints = [at(1, state, "a"), at(2, state, "b")].to_vec();
+            [Group { weight: 1, endpoints: endpoints.into() }]
+        };
+        let here = node(", kubernetes_node: n1, zone: b");
+        assert_eq!(shown(&all(EndpointState::Ready), false, &here), "1:- 2:1");
+        assert_eq!(shown(&all(EndpointState::Ready), true, &here), "1:1 2:1");
+        assert_eq!(shown(&all(EndpointState::Ready), true, &node(", zone: b")), "1:1 2:1");
+        assert_eq!(shown(&all(EndpointState::Terminating), false, &here), "1:1 2:1");
+    }
+
+    #[test]
+    fn packets_that_keep_their_port_have_one_back_end_at_an_address() {
+        let ports = |mode: &str| {
+            let mut second = endpoint(1, EndpointState::Ready, &[]);
+            second.port = 8080;
+            let all = [endpoint(1, EndpointState::Out, &[]), second];
+            let groups = [Group { weight: 1, endpoints: all.into() }];
+            let config = Config::parse(&format!("{{ template: {{ port: p0 }}, each: {{ mode: {mode} }} }}"));
+            let all = back_ends(&groups, false, &config.unwrap(), &node(""));
+            let one = |one: &Value| format!("{} {} {}", one["name"], one["port"], one["state"]);
+            all.iter().map(one).collect::<Vec<_>>()
+        };
+        let translated = ["\"10.0.0.1_80\" \"80\" \"draining\"", "\"10.0.0.1_8080\" \"8080\" null"];
+        assert_eq!(ports("full_nat"), translated);
+        assert_eq!(ports("ipip"), ["\"10.0.0.1\" null null"]);
     }
 
     proptest! {

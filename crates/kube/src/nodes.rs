@@ -2,8 +2,8 @@
 
 use crate::config::{NodeConfig, read};
 use crate::endpoints::is_everywhere;
-use crate::objects::{FrontEnd, ObjectKey};
-use crate::shared::{Hub, WantedService};
+use crate::objects::{Cluster, FrontEnd, Objects, Owner, ServiceObject};
+use crate::shared::{Hub, HubState, WantedService};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::pin::pin;
@@ -126,8 +126,8 @@ fn refusal(shared: &Hub, node: &NodeConfig) -> Option<String> {
     Some(format!("it refuses `{name}`{others}: {why}"))
 }
 
-/// Waits for the answers of a node, which counts as not in sync while it takes long. It is given up as soon as
-/// another controller may lead, because that one may then change the node.
+/// Waits for the answers of a node, which counts as not in sync while it takes long. It is given up as soon
+/// as another controller may lead, because that one may then change the node.
 async fn while_leading<T>(
     shared: &Hub,
     node: &NodeConfig,
@@ -410,14 +410,35 @@ async fn services_of(client: &Client) -> Result<(Texts, Option<String>), ClientE
     Ok((texts, Some(all.status.etag).filter(|etag| !etag.is_empty())))
 }
 
-/// Returns the gateway that a service comes from, if it comes from one.
-fn gateway(wanted: &WantedService) -> Option<ObjectKey> {
+/// Returns the object whose status depends on whether a service is confirmed, if there is one: a gateway, or
+/// a Service whose status does not have all addresses yet.
+fn awaiting(services: &Objects<ServiceObject>, wanted: &WantedService) -> Option<Owner> {
     let origin = &wanted.service.origin;
-    let key = || (origin.namespace.clone().unwrap_or_default(), origin.name.clone().unwrap_or_default());
-    (origin.kind.as_deref() == Some("Gateway")).then(key)
+    let key = (origin.namespace.clone().unwrap_or_default(), origin.name.clone().unwrap_or_default());
+    if origin.kind.as_deref() == Some("Gateway") {
+        return Some(Owner::Gateway(key));
+    }
+    let balanced = services.get(&key)?.balanced.as_deref()?;
+    let vips = &wanted.service.front_end.vips;
+    vips.iter().any(|vip| !balanced.ingress.contains(vip)).then_some(Owner::Service(key))
 }
 
-/// Notes which of these services of gateways a node has confirmed, for their conditions.
+/// Notes that the statuses of these objects may change.
+fn note_confirmed(shared: &Hub, state: &mut HubState, owners: BTreeSet<Owner>) {
+    if owners.is_empty() {
+        return;
+    }
+    for owner in owners {
+        match owner {
+            Owner::Service(key) => state.changed.services.insert(key),
+            Owner::Gateway(key) => state.changed.gateways.insert(key),
+        };
+    }
+    state.since.get_or_insert_with(Instant::now);
+    shared.wake.notify_one();
+}
+
+/// Notes which of these services a node has confirmed, for the statuses that depend on it.
 fn confirm(
     shared: &Hub,
     node: &NodeConfig,
@@ -425,26 +446,21 @@ fn confirm(
     refused: &Texts,
 ) {
     let mut state = shared.state();
-    let state = &mut *state;
-    let confirmed = state.cluster.confirmed.entry(node.name.clone()).or_default();
-    let mut gateways = BTreeSet::new();
+    let Cluster { services: objects, confirmed, .. } = &mut state.cluster;
+    let confirmed = confirmed.entry(node.name.clone()).or_default();
+    let mut owners = BTreeSet::new();
     for (name, wanted) in services.iter().filter(|(name, _)| !refused.contains_key(*name)) {
         let Some(wanted) = wanted else {
             confirmed.remove(name);
             continue;
         };
         let front_end = &wanted.service.front_end;
-        if let Some(gateway) = gateway(wanted).filter(|_| confirmed.get(name) != Some(front_end)) {
+        if let Some(owner) = awaiting(objects, wanted).filter(|_| confirmed.get(name) != Some(front_end)) {
             confirmed.insert(name.clone(), front_end.clone());
-            gateways.insert(gateway);
+            owners.insert(owner);
         }
     }
-    let is_new = !gateways.is_empty();
-    state.changed.gateways.extend(gateways);
-    if is_new {
-        state.since.get_or_insert_with(Instant::now);
-        shared.wake.notify_one();
-    }
+    note_confirmed(shared, &mut state, owners);
 }
 
 /// Like [`confirm`], for all services.
@@ -455,26 +471,21 @@ fn confirm_all(
     refused: &Texts,
 ) {
     let mut state = shared.state();
-    let state = &mut *state;
-    let before = state.cluster.confirmed.remove(&node.name);
+    let Cluster { services: objects, confirmed, .. } = &mut state.cluster;
+    let before = confirmed.remove(&node.name);
     let mut now: BTreeMap<Arc<str>, FrontEnd> = BTreeMap::new();
-    let mut gateways = BTreeSet::new();
+    let mut owners = BTreeSet::new();
     for (name, one) in wanted {
-        let Some(gateway) = gateway(one) else { continue };
+        let Some(owner) = awaiting(objects, one) else { continue };
         let old = before.as_ref().and_then(|before| before.get(name));
         let has = if refused.contains_key(name) { old } else { Some(&one.service.front_end) };
         if before.is_none() || has != old {
-            gateways.insert(gateway);
+            owners.insert(owner);
         }
         now.extend(has.map(|has| (name.clone(), has.clone())));
     }
-    state.cluster.confirmed.insert(node.name.clone(), now);
-    let is_new = !gateways.is_empty();
-    state.changed.gateways.extend(gateways);
-    if is_new {
-        state.since.get_or_insert_with(Instant::now);
-        shared.wake.notify_one();
-    }
+    confirmed.insert(node.name.clone(), now);
+    note_confirmed(shared, &mut state, owners);
 }
 
 /// Returns the position of the service that a refusal is about.

@@ -229,6 +229,8 @@ pub struct SliceEndpoint {
     pub state: EndpointState,
     /// The Kubernetes node that it is on.
     pub node: Option<Arc<str>>,
+    /// The Kubernetes nodes that it should serve; if empty, all nodes.
+    pub for_nodes: Vec<Arc<str>>,
     /// The zones that it should serve; if empty, all zones.
     pub zones: Vec<Arc<str>>,
     /// What has the address, if that is known.
@@ -274,12 +276,15 @@ impl From<EndpointSlice> for SliceObject {
             );
             let zones = one.hints.iter().flat_map(|hints| hints.for_zones.iter().flatten());
             let zones: Vec<Arc<str>> = zones.map(|zone| zone.name.as_str().into()).collect();
+            let for_nodes = one.hints.iter().flat_map(|hints| hints.for_nodes.iter().flatten());
+            let for_nodes: Vec<Arc<str>> = for_nodes.map(|node| node.name.as_str().into()).collect();
             let node: Option<Arc<str>> = one.node_name.as_deref().map(Into::into);
             let target = one.target_ref.as_ref().and_then(EndpointTarget::of);
             let addresses = one.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
             for address in addresses.filter(|address| Some(IpVersion::of(*address)) == family) {
-                let (node, zones, target) = (node.clone(), zones.clone(), target.clone());
-                endpoints.push(SliceEndpoint { address, state, node, zones, target });
+                let (node, target) = (node.clone(), target.clone());
+                let (for_nodes, zones) = (for_nodes.clone(), zones.clone());
+                endpoints.push(SliceEndpoint { address, state, node, for_nodes, zones, target });
             }
         }
         endpoints.shrink_to_fit();
@@ -474,15 +479,16 @@ pub struct Cluster {
     pub grants: Objects<ReferenceGrant>,
     /// The addresses that were sent, and may not have arrived yet.
     pub sent: BTreeMap<Owner, SentAddresses>,
-    /// The services of gateways that nodes have confirmed, by node and name. A node that has not confirmed
-    /// anything yet is absent.
+    /// The services that nodes have confirmed and on which a status depends, by node and name: those of
+    /// gateways, and those of Services with addresses that are not in their status yet. A node that has not
+    /// confirmed anything yet is absent.
     pub confirmed: BTreeMap<String, BTreeMap<Arc<str>, FrontEnd>>,
 }
 
 /// What has changed in a [`Cluster`] since results were last computed from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changed {
-    /// The Services that were added, changed or removed.
+    /// The Services that were added, changed or removed, or whose addresses a node has confirmed.
     pub services: BTreeSet<ObjectKey>,
     /// EndpointSlices, with the names of the services that they were or are of.
     pub slices: BTreeMap<ObjectKey, BTreeSet<Box<str>>>,

@@ -109,8 +109,12 @@ fn snapshot(text: &str) -> Cluster {
     all
 }
 
+/// Returns the results once the node has confirmed the services.
 fn run(text: &str) -> Desired {
-    desired(&config(), &snapshot(text))
+    let mut all = snapshot(text);
+    let first = desired(&config(), &all);
+    confirm(&mut all, &first);
+    desired(&config(), &all)
 }
 
 /// Stores the statuses as an API server does, and lets some time pass.
@@ -155,7 +159,8 @@ fn write(snapshot: &mut Cluster, change: &StatusChange) -> Changed {
 fn confirm(snapshot: &mut Cluster, desired: &Desired) -> Changed {
     let all = desired.services.iter().map(|(name, one)| (name.clone(), one.front_end.clone()));
     snapshot.confirmed.insert("n".into(), all.collect());
-    Changed { gateways: snapshot.gateways.keys().cloned().collect(), ..Changed::default() }
+    let services = snapshot.services.keys().cloned().collect();
+    Changed { services, gateways: snapshot.gateways.keys().cloned().collect(), ..Changed::default() }
 }
 
 /// Returns each service with its back ends, as `NAME VIP,... BACK_END:WEIGHT|-...`.
@@ -255,6 +260,8 @@ fn other_classes_are_ignored_and_statuses_come_to_rest() {
         );
         add(&mut all, &yaml(&text));
     }
+    let unconfirmed = desired(&config(), &all);
+    confirm(&mut all, &unconfirmed);
     let first = desired(&config(), &all);
     assert_eq!(first.statuses.len(), 1);
     apply(&mut all, &first);
@@ -369,12 +376,8 @@ fn route(namespace: &str, name: &str, created: &str, parent: &str, refs: &str) -
     )
 }
 
-/// Returns the results once the node has confirmed the services.
 fn of_gateway(more: &str) -> Desired {
-    let mut all = snapshot(&format!("{GATEWAY}{more}"));
-    let first = desired(&config(), &all);
-    confirm(&mut all, &first);
-    desired(&config(), &all)
+    run(&format!("{GATEWAY}{more}"))
 }
 
 fn of_route(desired: &Desired, name: &str) -> Vec<String> {
@@ -585,7 +588,7 @@ proptest! {
     fn any_cluster_comes_to_rest(mut all in any_cluster()) {
         let config = config();
         let mut last = Desired::default();
-        for round in 0..6 {
+        for round in 0..8 {
             let next = desired(&config, &all);
             let mut owners = std::collections::BTreeMap::new();
             for service in next.services.values() {
@@ -595,8 +598,9 @@ proptest! {
                 }
             }
             apply(&mut all, &next);
-            prop_assert!(round < 5 || next.statuses.is_empty(), "{:?}", next.statuses);
-            prop_assert!(round < 5 || next.services == last.services);
+            confirm(&mut all, &next);
+            prop_assert!(round < 7 || next.statuses.is_empty(), "{:?}", next.statuses);
+            prop_assert!(round < 7 || next.services == last.services);
             last = next;
         }
     }

@@ -38,3 +38,59 @@ fn checks_of_another_protocol_are_left_out() {
     assert_eq!(checked("check: { type: tcp }", "mode: nat, check: { type: dns }"), [false, true]);
     assert!(with("", "").checks(Protocol::Udp));
 }
+
+#[test]
+fn an_address_is_published_once_a_node_has_all_services_that_use_it() {
+    let mut config = config();
+    config.nodes.extend(serde_saphyr::from_str::<crate::config::NodeConfig>("{ name: m, url: 'unix:/y' }"));
+    let mut all = snapshot(SHOP);
+    let first = desired(&config, &all);
+    assert_eq!((first.services.len(), &first.statuses, reasons(&first)), (4, &vec![], vec![]));
+    let mut confirmed: BTreeMap<_, _> =
+        first.services.iter().map(|(name, one)| (name.clone(), one.front_end.clone())).collect();
+    // A node that refuses one of the services at the IPv4 address, or has an older form of it.
+    let udp: Arc<str> = "shop.web.80-udp".into();
+    let missing = confirmed.remove(&udp).unwrap();
+    all.confirmed.insert("m".into(), confirmed.clone());
+    let ingress = |desired: &Desired| status(desired, "web")["loadBalancer"]["ingress"].clone();
+    let six = json!([{ "ip": "2001:db8::", "ipMode": "VIP" }]);
+    assert_eq!(ingress(&desired(&config, &all)), six);
+    let mut older = missing.clone();
+    older.port = 81;
+    all.confirmed.get_mut("m").unwrap().insert(udp.clone(), older);
+    assert_eq!(ingress(&desired(&config, &all)), six);
+    // The other node is down.
+    all.confirmed.get_mut("m").unwrap().insert(udp, missing);
+    let both = desired(&config, &all);
+    assert_eq!(ingress(&both).as_array().unwrap().len(), 2);
+    apply(&mut all, &both);
+    // It stays, whatever happens to nodes and controllers.
+    all.confirmed.clear();
+    assert_eq!(desired(&config, &all).statuses, []);
+    config.nodes.clear();
+    assert_eq!(desired(&config, &snapshot(SHOP)).statuses.len(), 1, "there is no node to wait for");
+}
+
+#[test]
+fn target_ports_that_nodes_ignore_have_an_event() {
+    let notes = |each: &str, text: &str| {
+        let desired = desired(&with("", each), &snapshot(text));
+        let all = desired.events.into_iter().filter(|one| one.reason == "TargetPortIgnored");
+        all.map(|one| one.note).collect::<Vec<_>>()
+    };
+    let ignored = notes("mode: ipip", SHOP);
+    assert_eq!(ignored.len(), 1, "{ignored:?}");
+    assert!(ignored[0].contains("port 80 at port 80, not at their target port 8080"), "{ignored:?}");
+    assert_eq!(notes("", SHOP), ignored, "the default is l2");
+    assert!(notes("mode: full_nat", SHOP).is_empty());
+    assert!(notes("mode: ipip", &SHOP.replace("8080", "80")).is_empty());
+}
+
+#[test]
+fn hints_for_nodes_are_read() {
+    let text = "[{ kind: EndpointSlice, metadata: { namespace: a, name: b }, addressType: IPv4, endpoints: [
+        { addresses: [10.0.0.1], hints: { forNodes: [{ name: n1 }], forZones: [{ name: z }] } }] }]";
+    let all = snapshot(text);
+    let endpoint = &all.slices.values().next().unwrap().endpoints[0];
+    assert_eq!((&*endpoint.for_nodes, &*endpoint.zones), (&["n1".into()][..], &["z".into()][..]));
+}
