@@ -52,6 +52,8 @@ pub struct Column {
     pub field: &'static str,
     /// The kind of values in the column.
     pub holds: Holds,
+    /// The title of the web page's plot of the column; `None` if there is no plot.
+    pub plot: Option<&'static str>,
 }
 
 /// The kind of values in a column.
@@ -90,10 +92,17 @@ pub struct Map {
 /// Creates a column with this heading, for a field of the rows.
 #[must_use]
 pub const fn column(name: &'static str, field: &'static str, holds: Holds) -> Column {
-    Column { name, field, holds }
+    Column { name, field, holds, plot: None }
 }
 
 impl Column {
+    /// Makes the web page plot the column, under this title. Each row takes one of a few hundred plots, so
+    /// this is for tables whose rows stay the same.
+    #[must_use]
+    pub const fn plotted(self, title: &'static str) -> Column {
+        Column { plot: Some(title), ..self }
+    }
+
     /// Returns the value that the column shows of a row.
     #[must_use]
     pub fn of<'a>(&self, row: &'a Value) -> &'a Value {

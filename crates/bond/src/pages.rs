@@ -15,7 +15,7 @@ pub(super) const PAGES: &[Page] =
 const MEMBERS: &[Column] = &[
     column("member", "name", Holds::Name),
     column("out/s", "transmitted", Holds::Rate),
-    column("out bit/s", "transmitted_bytes", Holds::BitRate),
+    column("out bit/s", "transmitted_bytes", Holds::BitRate).plotted("Members, bit/s out"),
     column("share", "transmitted_bytes", Holds::Share),
     column("in/s", "received", Holds::Rate),
     column("buckets", "buckets", Holds::Number),

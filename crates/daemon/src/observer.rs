@@ -27,7 +27,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use weir_app::agent::FlowTable;
-use weir_app::clock::Clock;
+use weir_app::clock::{Clock, since_1970_ns};
 use weir_app::http::{HttpControl, Listing};
 use weir_app::names::NamesBoard;
 use weir_app::rings::RingCache;
@@ -186,6 +186,8 @@ pub struct Snapshot {
     scene: Arc<Scene>,
     pub reports: Vec<Report>,
     pub taken: Instant,
+    /// The same, in milliseconds since 1970.
+    pub taken_ms: u64,
     /// Whether the main thread contributed, not only the workers.
     pub is_fresh: bool,
     /// The checksums of rings, shared with later snapshots.
@@ -414,7 +416,7 @@ impl Observer {
             let (scene, is_fresh) =
                 self.board.look(Instant::now() + until.saturating_duration_since(Instant::now()) / 2);
             let scene = scene.context("the daemon has not started yet")?;
-            let taken = Instant::now();
+            let (taken, taken_ms) = (Instant::now(), since_1970_ns() / 1_000_000);
             let reports = match scene.reports(until) {
                 // A worker was removed, and the main thread has not published that yet.
                 Err(_) if scene.is_past() && Instant::now() < until => {
@@ -425,7 +427,7 @@ impl Observer {
             };
             if reports.iter().all(|report| scene.is_told_by(report)) {
                 let rings = Arc::clone(&self.board.0.rings);
-                let snapshot = Arc::new(Snapshot { scene, reports, taken, is_fresh, rings });
+                let snapshot = Arc::new(Snapshot { scene, reports, taken, taken_ms, is_fresh, rings });
                 self.last = Some(snapshot.clone());
                 return Ok(snapshot);
             }

@@ -10,8 +10,8 @@ pub(super) const PAGES: &[Page] = &[Page { title: "overlay", sections: &[], requ
 
 const FRAMES: &[Column] = &[
     column("frames", "name", Holds::Name),
-    column("sent/s", "sent", Holds::Rate),
-    column("received/s", "received", Holds::Rate),
+    column("sent/s", "sent", Holds::Rate).plotted("Frames sent per second"),
+    column("received/s", "received", Holds::Rate).plotted("Frames received per second"),
     column("sent", "sent", Holds::Total),
     column("received", "received", Holds::Total),
 ];

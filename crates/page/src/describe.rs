@@ -28,6 +28,8 @@ answers! {
         name: String,
         /// The version of weir.
         version: String,
+        /// Which page it serves: a browser that shows another one should load it again.
+        page: String,
         /// What the token may do: `view`, and `control` if it may also change services.
         rights: Vec<String>,
         /// The addresses of the nodes that the fleet view shows.
@@ -80,6 +82,8 @@ answers! {
         end_ms: u64,
         /// The series.
         series: Vec<HistoryLine>,
+        /// How many series were left out of the last point, because there are too many.
+        omitted: usize,
     }
 
     /// A series.

@@ -12,6 +12,12 @@ pub const HISTORY_POINTS: usize = 360;
 /// The maximum number of series. Further ones are left out.
 pub const HISTORY_SERIES: usize = 512;
 
+/// The beginning of the names of apps' series.
+const APPS: &str = "app/";
+
+/// Series that apps leave free for the node, its ports, its workers and its drop reasons.
+const RESERVED: usize = 128;
+
 /// The maximum length of a series' name, in bytes. Series with longer names are left out.
 const NAME_MAX: usize = 160;
 
@@ -33,6 +39,8 @@ pub struct PageHistory {
     /// The time between the last two points, in seconds.
     elapsed_s: f64,
     series: BTreeMap<String, PageSeries>,
+    /// The names of series that had no room in the current point; no more than series fit.
+    omitted: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -43,13 +51,15 @@ struct PageSeries {
     points: VecDeque<f32>,
     /// Whether the series has a sample in the current point.
     sampled: bool,
+    /// For how many points the series has had no sample.
+    idle: usize,
 }
 
 impl PageHistory {
     /// Creates an empty history, to which a point is added every `interval_s` seconds.
     #[must_use]
     pub fn new(interval_s: u32) -> PageHistory {
-        PageHistory { interval_s, end_ms: 0, elapsed_s: 0.0, series: BTreeMap::new() }
+        PageHistory { interval_s, end_ms: 0, elapsed_s: 0.0, series: BTreeMap::new(), omitted: Vec::new() }
     }
 
     /// Begins a point at a time in milliseconds since 1970.
@@ -58,12 +68,16 @@ impl PageHistory {
         self.elapsed_s = if self.end_ms == 0 { 0.0 } else { elapsed_ms as f64 / 1e3 };
         self.end_ms = at_ms;
         self.series.values_mut().for_each(|one| one.sampled = false);
+        self.omitted.clear();
     }
 
     /// Adds a sample to the point.
     pub fn sample(&mut self, name: &str, kind: SampleKind, value: f64) {
         if !self.series.contains_key(name) {
-            if self.series.len() >= HISTORY_SERIES || name.len() > NAME_MAX {
+            if !self.makes_room(name) {
+                if self.omitted.len() < HISTORY_SERIES && name.len() <= NAME_MAX {
+                    self.omitted.push(name.to_string());
+                }
                 return;
             }
             self.series.insert(name.to_string(), PageSeries::default());
@@ -80,19 +94,41 @@ impl PageHistory {
         };
         series.last = Some(value);
         series.push(point.map_or(f32::NAN, |point| point as f32));
-        series.sampled = true;
+        (series.sampled, series.idle) = (true, 0);
+    }
+
+    /// Makes room for a series, in place of one that has had no sample for the longest time. Returns whether
+    /// there is room.
+    fn makes_room(&mut self, name: &str) -> bool {
+        let is_app = |name: &str| name.starts_with(APPS);
+        let most = if is_app(name) { HISTORY_SERIES - RESERVED } else { HISTORY_SERIES };
+        if name.len() > NAME_MAX {
+            return false;
+        }
+        if self.series.len() < most {
+            return true;
+        }
+        // If another one had no room in this point, all series have samples.
+        if !self.omitted.is_empty() {
+            return false;
+        }
+        let idle = self.series.iter().filter(|(_, one)| one.idle > 0).max_by_key(|(_, one)| one.idle);
+        let Some(name) = idle.map(|(name, _)| name.clone()) else { return false };
+        self.series.remove(&name).is_some()
     }
 
     /// Ends the point: series without a sample get a gap, and series with nothing but gaps are removed.
     pub fn end(&mut self) {
         for series in self.series.values_mut().filter(|one| !one.sampled) {
             series.last = None;
+            series.idle += 1;
             series.push(f32::NAN);
         }
         self.series.retain(|_, one| one.last.is_some() || one.points.iter().any(|point| !point.is_nan()));
     }
 
-    /// Returns the series whose names begin with a prefix: `interval_s, end_ms, series[{name, values[]}]`.
+    /// Returns the series whose names begin with a prefix: `interval_s, end_ms, series[{name, values[]}],
+    /// omitted`.
     #[must_use]
     pub fn json(&self, prefix: &str) -> Value {
         let own = self.series.range(prefix.to_string()..).take_while(|(name, _)| name.starts_with(prefix));
@@ -104,7 +140,8 @@ impl PageHistory {
             json!({ "name": name, "values": gaps.chain(values).collect::<Vec<_>>() })
         });
         let series: Vec<Value> = series.collect();
-        json!({ "interval_s": self.interval_s, "end_ms": self.end_ms, "series": series })
+        let omitted = self.omitted.iter().filter(|name| name.starts_with(prefix)).count();
+        json!({ "interval_s": self.interval_s, "end_ms": self.end_ms, "series": series, "omitted": omitted })
     }
 
     fn longest(&self) -> usize {
@@ -165,6 +202,27 @@ mod tests {
             history.end();
         }
         assert_eq!(values(&history, "new").len(), HISTORY_SERIES, "the old ones made room");
+        assert_eq!(history.json("new")["omitted"], HISTORY_SERIES);
+        assert_eq!(history.json("old")["omitted"], 0);
         assert!(values(&history, "").iter().all(|one| one.as_array().unwrap().len() == HISTORY_POINTS));
+    }
+
+    #[test]
+    fn apps_leave_room_for_ports_and_what_has_ended_makes_room() {
+        let mut history = PageHistory::new(10);
+        let mut point = |at_ms: u64, names: &[String]| {
+            history.begin(at_ms);
+            names.iter().for_each(|name| history.sample(name, SampleKind::Gauge, 1.0));
+            history.end();
+            ["app/a/", "app/b/", "port/"].map(|prefix| values(&history, prefix).len())
+        };
+        let of =
+            |prefix: &str, count: usize| (0..count).map(|at| format!("{prefix}{at}")).collect::<Vec<_>>();
+        let most = HISTORY_SERIES - RESERVED;
+        let (first, ports) = (of("app/a/", 2 * most), of("port/", RESERVED));
+        assert_eq!(point(10_000, &first), [most, 0, 0]);
+        assert_eq!(point(20_000, &[first, ports.clone()].concat()), [most, 0, RESERVED]);
+        assert_eq!(point(30_000, &ports), [most, 0, RESERVED]);
+        assert_eq!(point(40_000, &[of("app/b/", 3), ports].concat()), [most - 3, 3, RESERVED]);
     }
 }

@@ -37,8 +37,8 @@ pub const KIND: AppKind = AppKind {
 const APPS: &[Column] = &[
     column("app", "name", Holds::Name),
     column("clients", "clients", Holds::Number),
-    column("punted/s", "punted", Holds::Rate),
-    column("injected/s", "injected", Holds::Rate),
+    column("punted/s", "punted", Holds::Rate).plotted("Punted to apps, packets/s"),
+    column("injected/s", "injected", Holds::Rate).plotted("Injected by apps, packets/s"),
     column("refused/s", "refused", Holds::Rate),
     column("missed/s", "missed", Holds::Rate),
     column("unheard/s", "unheard", Holds::Rate),

@@ -7,9 +7,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use std::time::UNIX_EPOCH;
 use weir_app::kind::Kind;
-use weir_app::page::{Holds, Part, Table, items, word};
+use weir_app::page::{Column, Holds, Part, Table, items, word};
 use weir_control::{Show, What};
 use weir_page::{PageHistory, SampleKind};
 
@@ -41,7 +40,7 @@ const KINDS: &str = "kinds";
 /// Rows of a table of an app.
 const ROWS_MAX: usize = 2000;
 
-/// Rows of a table of an app that are plotted.
+/// Rows of an app's table that are plotted.
 const PLOTTED_MAX: usize = 16;
 
 /// The counts of a port that are plotted.
@@ -87,7 +86,8 @@ impl BeatAsked {
             Some((word(&app["name"]).to_string(), kind))
         });
         let apps = asked.collect();
-        let at_ms = UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_millis() as u64);
+        // If the workers do not answer, the snapshot is an old one, and the page sees that by its time.
+        let at_ms = now.taken_ms;
         if self.is_point {
             point(&mut lock(&self.hub.0.history), at_ms, (&shown, pages.as_deref().unwrap_or_default()));
             self.hub.0.points.fetch_add(1, Ordering::Release);
@@ -155,8 +155,10 @@ fn part_json(part: &Part) -> Value {
             json!({ "map": { "title": map.title, "owners": map.owners, "slots": map.slots } })
         }
         Part::Table(Table { title, columns, rows }) => {
-            let column =
-                |one: &weir_app::page::Column| json!({ "name": one.name, "holds": holds(one.holds) });
+            let column = |one: &Column| match one.plot {
+                Some(plot) => json!({ "name": one.name, "holds": holds(one.holds), "plot": plot }),
+                None => json!({ "name": one.name, "holds": holds(one.holds) }),
+            };
             let row = |row: &Value| columns.iter().map(|column| column.of(row).clone()).collect::<Vec<_>>();
             let rows: Vec<Vec<Value>> = rows.iter().take(ROWS_MAX).map(row).collect();
             let columns: Vec<Value> = columns.iter().map(column).collect();
@@ -197,6 +199,12 @@ fn point(history: &mut PageHistory, at_ms: u64, (shown, pages): (&Map<String, Va
             count(&format!("port/{}/{name}", word(&port["name"])), &port[name]);
         }
     }
+    for worker in items(&shown["workers"]) {
+        count(&format!("worker/{}/received", worker["worker"]), &worker["received"]);
+    }
+    for port in items(&shown["kernel"]).iter().filter(|port| port["runs"] == true || port["decided"] != 0) {
+        count(&format!("kernel/{}/decided", word(&port["port"])), &port["decided"]);
+    }
     for page in pages {
         for part in items(&page["parts"]) {
             plot_table(history, word(&page["kind"]), &part["table"]);
@@ -205,18 +213,17 @@ fn point(history: &mut PageHistory, at_ms: u64, (shown, pages): (&Map<String, Va
     history.end();
 }
 
-/// Adds the numbers of a table of apps, by the names of its rows.
+/// Adds the plotted columns of an app's table, by the names of its rows.
 fn plot_table(history: &mut PageHistory, kind: &str, table: &Value) {
     let columns = items(&table["columns"]);
     for row in items(&table["rows"]).iter().take(PLOTTED_MAX) {
         let cells = || columns.iter().zip(items(row));
         let names: Vec<&str> =
             cells().filter(|(column, _)| column["holds"] == "name").map(|(_, cell)| word(cell)).collect();
-        for (column, cell) in cells() {
+        for (column, cell) in cells().filter(|(column, _)| column["plot"].is_string()) {
             let kind_of_sample = match word(&column["holds"]) {
                 "rate" | "bit_rate" => SampleKind::Count,
-                "number" => SampleKind::Gauge,
-                _ => continue,
+                _ => SampleKind::Gauge,
             };
             let Some(value) = cell.as_f64() else { continue };
             let [title, column] = [word(&table["title"]), word(&column["name"])];
@@ -229,24 +236,31 @@ fn plot_table(history: &mut PageHistory, kind: &str, table: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_app::page::{Column, column, table};
+    use weir_app::page::{column, table};
 
     const COLUMNS: &[Column] = &[
         column("path", "name", Holds::Name),
-        column("bit/s", "bytes", Holds::BitRate),
-        column("rtt us", "rtt_us", Holds::Number),
+        column("bit/s", "bytes", Holds::BitRate).plotted("Load"),
+        column("rtt us", "rtt_us", Holds::Number).plotted("Round-trip time"),
+        column("port", "port", Holds::Number),
         column("state", "state", Holds::Text),
     ];
 
     #[test]
     fn tables_of_apps_are_shown_and_plotted() {
-        let rows = json!([{ "name": "1", "bytes": 500, "rtt_us": 80, "state": "used" }]);
+        let rows = json!([{ "name": "1", "bytes": 500, "rtt_us": 80, "port": 7, "state": "used" }]);
         let part = part_json(&table("paths of a", &rows, COLUMNS));
-        assert_eq!(part["table"]["rows"], json!([["1", 500, 80, "used"]]));
-        assert_eq!(part["table"]["columns"][1], json!({ "name": "bit/s", "holds": "bit_rate" }));
+        assert_eq!(part["table"]["rows"], json!([["1", 500, 80, 7, "used"]]));
+        let plotted = json!({ "name": "bit/s", "holds": "bit_rate", "plot": "Load" });
+        assert_eq!(part["table"]["columns"][1], plotted);
+        assert_eq!(part["table"]["columns"][3], json!({ "name": "port", "holds": "number" }));
         let mut history = PageHistory::new(10);
         let page = json!({ "kind": "path", "parts": [part] });
-        let Value::Object(shown) = json!({ "ledger": { "received": 5 }, "drops": [], "ports": [] }) else {
+        let Value::Object(shown) = json!({ "ledger": { "received": 5 }, "drops": [], "ports": [],
+            "workers": [{ "worker": 0, "received": 7 }],
+            "kernel": [{ "port": "p0", "runs": true, "decided": 0 },
+                { "port": "p1", "runs": false, "decided": 0 }],
+        }) else {
             panic!()
         };
         for at in [1_000, 11_000] {
@@ -256,6 +270,8 @@ mod tests {
         let names: Vec<&str> = items(&app["series"]).iter().map(|one| word(&one["name"])).collect();
         assert_eq!(names, ["app/path/paths of a/1/bit/s", "app/path/paths of a/1/rtt us"]);
         assert_eq!(app["series"][1]["values"], json!([80.0, 80.0]));
+        let names = |prefix: &str| history.json(prefix)["series"].as_array().unwrap().len();
+        assert_eq!((names("worker/0/received"), names("kernel/p0/decided"), names("kernel/")), (1, 1, 1));
         assert_eq!(history.json("node/received")["series"][0]["values"], json!([null, 0.0]));
     }
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use weir_control::{Explain, Request, Show, What};
 use weir_page::describe::{CONFIGURATION, EXPLAIN, HISTORY, LIVE, PAGE, PageFacts, SHOW, STATIC};
-use weir_page::{QueryParameters, advice, asset, content_security_policy, query};
+use weir_page::{PageAsset, QueryParameters, advice, asset, content_security_policy, query};
 
 /// Why there is no page.
 const ABSENT: &str = "there is no web page: the configuration has no `control`";
@@ -204,6 +204,7 @@ fn page_facts(rights: Rights, nodes: &[String]) -> Reply {
     let facts = PageFacts {
         name: host_name(),
         version: env!("CARGO_PKG_VERSION").to_string(),
+        page: asset("/").map(PageAsset::tag).unwrap_or_default(),
         rights: rights.into_iter().map(str::to_string).collect(),
         nodes: nodes.to_vec(),
         reasons: advice::reasons(),
