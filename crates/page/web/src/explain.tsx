@@ -2,18 +2,28 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { Value, get } from "./api";
-import { Badge, Card, Empty, Failure } from "./parts";
+import { Badge, Card, Empty, Failure, Prose } from "./parts";
 import { Store } from "./store";
 import { useRoute } from "./route";
+
+/** Returns the bytes in a line of tcpdump -xx or xxd: an offset is in front of them, and characters are behind. */
+function dumped(line: string): string | undefined {
+  const bytes = /^\s*(?:0x)?[0-9a-f]{4,8}:\s+(\S.*)$/i.exec(line)?.[1].split(/\s{2}/, 1)[0];
+  return bytes && /^[0-9a-f\s]+$/i.test(bytes) ? bytes : undefined;
+}
+
+/** Whether bytes are an IP packet without an Ethernet header: its version and its length say so. */
+export function isBare(hex: string): boolean {
+  const number = (at: number, digits: number) => parseInt(hex.slice(at, at + digits), 16);
+  return (hex[0] === "4" && number(4, 4) * 2 === hex.length) || (hex[0] === "6" && (number(8, 4) + 40) * 2 === hex.length);
+}
 
 /** Returns the query for what was typed: a packet in words, a 5-tuple, or a frame's bytes in hex. */
 export function question(text: string): { packet?: string; hex?: string } {
   const plain = text.trim();
-  const bytes = plain.split("\n").map(line => {
-    // tcpdump -x and xxd: an offset in front, and characters behind.
-    const dump = /^\s*(?:0x)?[0-9a-f]{4,8}:\s+((?:[0-9a-f]{2,4}\s?)+)(?:\s{2,}.*)?$/i.exec(line);
-    return dump ? dump[1] : line;
-  }).join(" ").replace(/0x/gi, "").replace(/[\s:,-]/g, "");
+  const lines = plain.split("\n");
+  const dump = lines.map(dumped).filter(bytes => bytes !== undefined);
+  const bytes = (dump.length ? dump : lines).join(" ").replace(/0x/gi, "").replace(/[\s:,-]/g, "");
   if (/^[0-9a-f]+$/i.test(bytes) && bytes.length >= 28 && bytes.length % 2 === 0 && !plain.includes("=")) return { hex: bytes.toLowerCase() };
   const tuple = /^(tcp|udp)\s+(\S+)\s+(?:(?:->|>|to)\s+)?(\S+)$/i.exec(plain);
   const end = (word: string) => /^\[?([0-9a-fA-F.:]+?)\]?:(\d+)$/.exec(word);
@@ -22,12 +32,14 @@ export function question(text: string): { packet?: string; hex?: string } {
   return { packet: plain.replace(/\s+/g, " ") };
 }
 
+const BARE = "These bytes are an IP packet without its Ethernet header: paste the whole frame, as `tcpdump -xx` prints it.";
+
 export function Explain({ store }: { store: Store }) {
   const [route, go] = useRoute();
   const { packet = "", hex = "", port = "" } = route.parameters;
   const [text, setText] = useState(hex || packet);
   const [on, setOn] = useState(port);
-  const [answer, setAnswer] = useState<{ value?: Value; error?: string }>({});
+  const [answer, setAnswer] = useState<{ value?: Value; error?: string; waits?: boolean }>({});
   const [turn, setTurn] = useState(0);
   const ports: string[] = (store.sections.ports ?? []).map((one: Value) => one.name);
   useEffect(() => {
@@ -35,6 +47,9 @@ export function Explain({ store }: { store: Store }) {
     setOn(port);
     if (!hex && !packet) { setAnswer({}); return; }
     let ended = false;
+    if (isBare(hex)) { setAnswer({ error: BARE }); return; }
+    // The walk of the previous packet is not that of this one.
+    setAnswer({ waits: true });
     const asked: Record<string, string> = hex ? { hex } : { packet };
     if (port) asked.port = port;
     get("/v1/explain", asked).then(value => { if (!ended) setAnswer({ value }); }, why => { if (!ended) setAnswer({ error: (why as Error).message }); });
@@ -62,8 +77,8 @@ export function Explain({ store }: { store: Store }) {
         <span class="note">Nothing is sent. The address of this view can be shared.</span>
       </div>
     </form>
-    {answer.error && <Failure>{answer.error}</Failure>}
-    {answer.value ? <Walk walk={answer.value} command={command(hex, packet, port)} /> : !answer.error && <Empty>The walk of the packet through the running program appears here, with the entries and flows that it has now.</Empty>}
+    {answer.error && <Failure><Prose text={answer.error} /></Failure>}
+    {answer.value ? <Walk walk={answer.value} command={command(hex, packet, port)} /> : answer.waits ? <Empty>Asking…</Empty> : !answer.error && <Empty>The walk of the packet through the running program appears here, with the entries and flows that it has now.</Empty>}
   </>;
 }
 
