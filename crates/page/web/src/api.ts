@@ -21,7 +21,12 @@ export function takeToken(): boolean {
 
 export const token = () => sessionStorage.getItem(KEY) ?? "";
 export const setToken = (text: string) => sessionStorage.setItem(KEY, text.trim());
-export const nodeToken = (node: string) => sessionStorage.getItem(`${KEY} ${node}`) ?? token();
+/** Forgets the tokens of all nodes. */
+export const forgetTokens = () => sessionStorage.clear();
+
+/** The word under which the read-only token of all other nodes is kept. */
+export const OTHERS = "others";
+export const nodeToken = (node: string) => sessionStorage.getItem(`${KEY} ${node}`);
 export const setNodeToken = (node: string, text: string) => sessionStorage.setItem(`${KEY} ${node}`, text.trim());
 
 export class Refused extends Error {
@@ -48,8 +53,8 @@ export async function get(path: string, parameters: Record<string, string> = {},
   return answer(await fetch(query ? `${path}?${query}` : path, options));
 }
 
-export async function getFrom(node: string, path: string, signal: AbortSignal) {
-  const options = { headers: headers(nodeToken(node)), cache: "no-store" as const, credentials: "omit" as const, signal };
+export async function getFrom(node: string, path: string, bearer: string, signal: AbortSignal) {
+  const options = { headers: headers(bearer), cache: "no-store" as const, credentials: "omit" as const, signal };
   return answer(await fetch(node + path, options));
 }
 

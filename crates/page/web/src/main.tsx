@@ -2,11 +2,11 @@
 
 import { render } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { setToken, takeToken, token } from "./api";
+import { forgetTokens, setToken, takeToken, token } from "./api";
 import { Explain } from "./explain";
 import { Fleet } from "./fleet";
 import { clock, count, span } from "./format";
-import { Badge, Failure } from "./parts";
+import { Badge, Failure, Guard } from "./parts";
 import { address, useRoute } from "./route";
 import { Store, useStore } from "./store";
 import { AppView, Configuration, Drops, Ports, Services } from "./views";
@@ -37,7 +37,7 @@ function App() {
   const enter = (text: string) => { setToken(text); renew(); };
   if (asks || store.connection.state === "refused")
     return <TokenForm enter={enter} why={store.connection.state === "refused" ? "The daemon refuses this token: it is wrong, or the daemon has another one now." : ""} />;
-  return <Frame key={session} store={store} leave={() => enter("")} />;
+  return <Frame key={session} store={store} leave={() => { forgetTokens(); renew(); }} />;
 }
 
 function TokenForm({ enter, why }: { enter: (text: string) => void; why: string }) {
@@ -84,9 +84,11 @@ function Frame({ store, leave }: { store: Store; leave: () => void }) {
     <main id="content" tabIndex={-1}>
       {connection.state === "lost" && <Lost since={connection.since} why={connection.why} seen={store.at} />}
       <h1>{TITLES[view] ?? capital(view)}</h1>
-      {view === "services" ? <Services store={store} /> : view === "drops" ? <Drops store={store} /> : view === "explain" ? <Explain store={store} /> :
-        view === "ports" ? <Ports store={store} /> : view === "configuration" ? <Configuration store={store} /> : view === "fleet" ? <Fleet store={store} /> :
-        apps ? <AppView store={store} kind={view} /> : store.about ? <Failure>There is no view {view}.</Failure> : null}
+      <Guard key={view}>
+        {view === "services" ? <Services store={store} /> : view === "drops" ? <Drops store={store} /> : view === "explain" ? <Explain store={store} /> :
+          view === "ports" ? <Ports store={store} /> : view === "configuration" ? <Configuration store={store} /> : view === "fleet" ? <Fleet store={store} /> :
+          apps ? <AppView store={store} kind={view} /> : store.about ? <Failure>There is no view {view}.</Failure> : null}
+      </Guard>
     </main>
   </>;
 }

@@ -1,6 +1,6 @@
 // The pieces of views: tables, plots, dialogs, and the parts that apps describe.
 
-import { ComponentChildren } from "preact";
+import { Component, ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { Value } from "./api";
@@ -21,6 +21,18 @@ export const Badge = ({ kind, children }: { kind: "good" | "bad" | "warn" | "pla
 export const Empty = ({ children }: { children: ComponentChildren }) => <p class="empty">{children}</p>;
 
 export const Failure = ({ children }: { children: ComponentChildren }) => <p class="failure" role="alert">{children}</p>;
+
+/** Shows why a view cannot be drawn in its place, so that one odd answer does not blank the page. */
+export class Guard extends Component<{ children: ComponentChildren }, { failed?: string }> {
+  componentDidCatch(why: Error) {
+    console.error(why);
+    this.setState({ failed: why.message });
+  }
+  render() {
+    if (this.state.failed === undefined) return <>{this.props.children}</>;
+    return <Failure>This cannot be drawn: {this.state.failed}. <button type="button" onClick={() => this.setState({ failed: undefined })}>Try again</button></Failure>;
+  }
+}
 
 /** A column of a table. */
 export type TableColumn<R> = {
