@@ -65,8 +65,8 @@ export async function change(method: string, path: string, body: Value) {
 /** An event of the stream. */
 export type StreamEvent = { event: string; data: Value };
 
-/** Reads the stream until it ends. `EventSource` cannot send a token. */
-export async function stream(path: string, signal: AbortSignal, each: (event: StreamEvent) => void) {
+/** Reads the stream until it ends, and says whenever something arrives. `EventSource` cannot send a token. */
+export async function stream(path: string, signal: AbortSignal, heard: () => void, each: (event: StreamEvent) => void) {
   const response = await fetch(path, { headers: headers(), cache: "no-store", signal });
   if (!response.ok || !response.body) { await answer(response); return; }
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -74,6 +74,7 @@ export async function stream(path: string, signal: AbortSignal, each: (event: St
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
+    heard();
     pieces += value;
     for (let end = pieces.indexOf("\n\n"); end >= 0; end = pieces.indexOf("\n\n")) {
       const lines = pieces.slice(0, end).split("\n");

@@ -6,7 +6,7 @@ import { forgetTokens, setToken, takeToken, token } from "./api";
 import { Explain } from "./explain";
 import { Fleet } from "./fleet";
 import { clock, count, span } from "./format";
-import { Badge, Failure, Guard } from "./parts";
+import { Badge, Empty, Failure, Guard } from "./parts";
 import { address, useRoute } from "./route";
 import { Store, useStore } from "./store";
 import { AppView, Configuration, Drops, Ports, Services } from "./views";
@@ -19,6 +19,9 @@ const theme = localStorage.getItem("weir-theme");
 if (theme) document.documentElement.dataset.theme = theme;
 
 const TITLES: Record<string, string> = { services: "Services", drops: "Drops", explain: "Explain", ports: "Ports and workers", fleet: "Fleet", configuration: "Configuration" };
+
+/** The views that show more than the daemon's last state. */
+const OWN = ["explain", "configuration", "fleet"];
 
 const capital = (word: string) => word.charAt(0).toUpperCase() + word.slice(1);
 
@@ -75,28 +78,34 @@ function Frame({ store, leave }: { store: Store; leave: () => void }) {
       <span class="note wide-only">{store.about?.version && `weir ${store.about.version}`}{sections.uptime_s !== undefined && ` · up ${span(sections.uptime_s)}`}{sections.generation !== undefined && ` · generation ${count(sections.generation)}`}</span>
       {sections.draining_s !== undefined && sections.draining_s !== null && <Badge kind="warn">draining for {span(sections.draining_s)}</Badge>}
       {store.about && <Badge kind="plain">{store.can("control") ? "control" : "read-only"}</Badge>}
-      <span id="connection" role="status">{connection.state === "live" ? <Badge kind="good">live</Badge> : connection.state === "lost" ? <Badge kind="bad">offline</Badge> : <Badge kind="warn">connecting</Badge>}</span>
+      <span id="connection" role="status">{connection.state === "live" ? <Badge kind="good">live</Badge> : connection.state === "lost" ? <Badge kind="bad">offline</Badge> :
+        connection.state === "late" ? <Badge kind="bad">stalled</Badge> : <Badge kind="warn">connecting</Badge>}</span>
       <button type="button" onClick={toggle} aria-label="Dark or light" title="Dark or light">◐</button>
       <button type="button" onClick={leave}>Leave</button>
     </header>
     <nav aria-label="views"><ul>{views.map(one => (
       <li><a href={address(one)} aria-current={one === view ? "page" : undefined}>{TITLES[one] ?? capital(one)}{one === "drops" && dropping ? <span class="dot" aria-label="frames are being dropped" /> : ""}</a></li>))}</ul></nav>
     <main id="content" tabIndex={-1}>
-      {connection.state === "lost" && <Lost since={connection.since} why={connection.why} seen={store.at} />}
+      {connection.state === "lost" && <Failure>No connection since {clock(connection.since)}<Elapsed since={connection.since} />: {connection.why}. The page reconnects by itself{store.at ? `; it shows the state of ${clock(store.at)}` : ""}.</Failure>}
+      {connection.state === "late" && <Failure>No new state since {clock(connection.since)}<Elapsed since={connection.since} />: the daemon or a worker is stuck, or the network is down. The page shows the last state.</Failure>}
+      {connection.state === "live" && sections.health && sections.health !== "ok" && <Failure>{capital(sections.health)}: the states of apps and back ends may be old.</Failure>}
+      {store.isOld() && <p class="notice" role="status">This page belongs to the previous daemon. <button type="button" onClick={() => location.reload()}>Reload</button></p>}
       <h1>{TITLES[view] ?? capital(view)}</h1>
       <Guard key={view}>
-        {view === "services" ? <Services store={store} /> : view === "drops" ? <Drops store={store} /> : view === "explain" ? <Explain store={store} /> :
+        {!store.at && !OWN.includes(view) ? <Empty>Waiting for the first state…</Empty> :
+          view === "services" ? <Services store={store} /> : view === "drops" ? <Drops store={store} /> : view === "explain" ? <Explain store={store} /> :
           view === "ports" ? <Ports store={store} /> : view === "configuration" ? <Configuration store={store} /> : view === "fleet" ? <Fleet store={store} /> :
-          apps ? <AppView store={store} kind={view} /> : store.about ? <Failure>There is no view {view}.</Failure> : null}
+          apps ? <AppView store={store} kind={view} /> : <Failure>There is no view {view}.</Failure>}
       </Guard>
     </main>
   </>;
 }
 
-function Lost({ since, why, seen }: { since: number; why: string; seen: number }) {
+/** How long something has lasted. It is hidden from screen readers, which would read an alert again every second. */
+function Elapsed({ since }: { since: number }) {
   const [, tick] = useState(0);
   useEffect(() => { const timer = setInterval(() => tick(n => n + 1), 1000); return () => clearInterval(timer); }, []);
-  return <Failure>No connection since {clock(since)} ({span((Date.now() - since) / 1000)}): {why}. The page reconnects by itself{seen ? `; it shows the state of ${clock(seen)}` : ""}.</Failure>;
+  return <span aria-hidden="true"> ({span((Date.now() - since) / 1000)})</span>;
 }
 
 function sumRates(store: Store): number {

@@ -1,7 +1,7 @@
 // The pieces of views: tables, plots, dialogs, and the parts that apps describe.
 
 import { Component, ComponentChildren } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { Value } from "./api";
 import { count, percent, short } from "./format";
@@ -55,6 +55,7 @@ export function Table<R extends { id: string | number }>(props: {
   const { columns, rows } = props;
   const [sort, setSort] = useState<{ key: string; down: boolean } | null>(
     props.initial ? { key: props.initial, down: true } : null);
+  const [at, setAt] = useState<string | number | null>(null);
   const [top, setTop] = useState(0);
   const [tall, setTall] = useState(600);
   const box = useRef<HTMLDivElement>(null);
@@ -73,6 +74,35 @@ export function Table<R extends { id: string | number }>(props: {
   }, [rows, sort, columns]);
   const first = Math.max(0, Math.min(Math.floor(top / HEIGHT) - MARGIN, sorted.length));
   const last = Math.min(sorted.length, Math.ceil((top + tall) / HEIGHT) + MARGIN);
+  // One row is a tab stop, and the arrow keys move to others.
+  const known = sorted.findIndex(row => row.id === at);
+  const stop = known >= first && known < last ? known : Math.min(Math.ceil(top / HEIGHT), sorted.length - 1);
+  const goal = useRef<string | number | null>(null);
+  const body = useRef<HTMLTableSectionElement>(null);
+  const focused = body.current?.contains(document.activeElement) ? document.activeElement as HTMLElement : null;
+  useLayoutEffect(() => {
+    const row = goal.current === null ? null : body.current!.querySelector<HTMLElement>('tr[tabindex="0"]');
+    goal.current = null;
+    // Sorting moves rows, and a browser takes the focus away from a row that moves.
+    if (row) row.focus({ preventScroll: true });
+    else if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true });
+  });
+  const onKey = (event: KeyboardEvent, row: R) => {
+    const page = Math.max(1, Math.floor(tall / HEIGHT) - 2);
+    const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -sorted.length, End: sorted.length };
+    if (event.key === "Enter" || event.key === " ") props.select!(row);
+    else if (event.key in steps) {
+      const to = Math.max(0, Math.min(sorted.length - 1, sorted.indexOf(row) + steps[event.key]));
+      goal.current = sorted[to].id;
+      setAt(sorted[to].id);
+      // The head of the table covers one row.
+      const element = box.current!;
+      if (to * HEIGHT < element.scrollTop) element.scrollTop = to * HEIGHT;
+      else if ((to + 2) * HEIGHT > element.scrollTop + tall) element.scrollTop = (to + 2) * HEIGHT - tall;
+      setTop(element.scrollTop);
+    } else return;
+    event.preventDefault();
+  };
   const press = (key: string) => setSort(now => now?.key === key ? { key, down: !now.down } : { key, down: true });
   return (
     <div class="table" ref={box} tabIndex={0} role="region" aria-label={props.label}
@@ -87,13 +117,14 @@ export function Table<R extends { id: string | number }>(props: {
             </th>
           ))}</tr>
         </thead>
-        <tbody>
+        <tbody ref={body}>
           {first > 0 && <tr class="space" aria-hidden="true"><td colSpan={columns.length} style={{ height: `${first * HEIGHT}px` }} /></tr>}
-          {sorted.slice(first, last).map((row, at) => (
-            <tr key={row.id} aria-rowindex={first + at + 2} class={props.select ? "choose" : ""}
-              tabIndex={props.select ? 0 : undefined}
+          {sorted.slice(first, last).map((row, place) => (
+            <tr key={row.id} aria-rowindex={first + place + 2} class={props.select ? "choose" : ""}
+              tabIndex={props.select && (first + place === stop ? 0 : -1)}
+              onFocus={() => setAt(row.id)}
               onClick={props.select && (() => props.select!(row))}
-              onKeyDown={props.select && (event => { if (event.key === "Enter") props.select!(row); })}>
+              onKeyDown={props.select && (event => onKey(event, row))}>
               {columns.map(column => <td key={column.key} class={classes(column)}>{column.show(row)}</td>)}
             </tr>
           ))}
@@ -138,7 +169,8 @@ export function Ask(props: { title: string; command: string; go: string; act: ()
     setBusy(true);
     try {
       await props.act();
-      props.close();
+      // The dialog is gone if what it is about is.
+      dialog.current?.close();
     } catch (why) {
       setFailed((why as Error).message);
       setBusy(false);
@@ -199,10 +231,11 @@ export function Plot(props: { title: string; prefix: string; unit?: string; fact
   return (
     <figure class="plot">
       <figcaption>{props.title}</figcaption>
-      {series.length === 0 ? <Empty>Nothing yet: a point is added every {history?.interval_s ?? 10} s.</Empty> : <div ref={box} class="canvas" role="img" aria-label={`${props.title}, the last hour`} />}
+      {series.length === 0 && history?.omitted > 0 ? <Empty>There is no room for more plots.</Empty> : series.length === 0 ? <Empty>Nothing yet: a point is added every {history?.interval_s ?? 10} s.</Empty> : <div ref={box} class="canvas" role="img" aria-label={`${props.title}, the last hour`} />}
       <ul class="legend">{series.map((one, at) => (
         <li><i class={`line-${at % COLOURS.length + 1}`} /> {label(one.name, props)} <b>{last(one.values) === null ? "–" : short((last(one.values) as number) * (props.factor ?? 1), props.unit ?? "")}</b></li>
-      ))}{all.length > series.length && <li class="note">and {all.length - series.length} more</li>}</ul>
+      ))}{all.length > series.length && <li class="note">and {all.length - series.length} more</li>}
+        {series.length > 0 && history.omitted > 0 && <li class="note">{count(history.omitted)} are not kept, because there are too many</li>}</ul>
     </figure>
   );
 }

@@ -36,14 +36,19 @@ export function useRoute(): [Route, Go] {
   return [route, go];
 }
 
-/** Asks once, and again on request or if something that it depends on changes. */
+/** How often something is asked again. */
+const AGAIN_MS = 10_000;
+
+/** Asks now and then, on request, and when something that it depends on changes. Keeps the last answer if the next fails. */
 export function useAsked(ask: () => Promise<Value>, depends: unknown[]): [{ value?: Value; error?: string }, () => void] {
   const [state, set] = useState<{ value?: Value; error?: string }>({});
   const [turn, again] = useState(0);
   useEffect(() => {
     let ended = false;
-    ask().then(value => { if (!ended) set({ value }); }, why => { if (!ended) set({ error: (why as Error).message }); });
-    return () => { ended = true; };
+    const load = () => ask().then(value => { if (!ended) set({ value }); }, why => { if (!ended) set(old => ({ ...old, error: (why as Error).message })); });
+    load();
+    const timer = setInterval(load, AGAIN_MS);
+    return () => { ended = true; clearInterval(timer); };
   }, [turn, ...depends]);
   return [state, () => again(n => n + 1)];
 }

@@ -1,7 +1,7 @@
 // The views of one node: services, drops, ports and workers, apps, configuration.
 
 import { ComponentChildren } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { BackEnd, Store } from "./store";
 import { Value, change, get } from "./api";
 import { parse } from "./filter";
@@ -17,13 +17,16 @@ const DRAINED = ["draining", "maintenance"];
 const FILTERED = ["service", "name", "state", "reason", "weight", "mode", "address", "mac", "pps", "bps",
   "share", "flows", "nps", "packets", "bytes", "syns_repeated", "refused", "check"];
 
-const COLUMNS: TableColumn<BackEnd & { id: number }>[] = [
+type NamedRow = BackEnd & { id: string };
+
+/** The columns of back ends at a time by the daemon's clock, from which the browser's may differ. */
+const columnsAt = (now_ms: number): TableColumn<NamedRow>[] => [
   { key: "service", title: "service", show: row => row.service },
   { key: "name", title: "back end", show: row => <b>{row.name}</b> },
   { key: "state", title: "state", show: row => <Badge kind={kindOf(row.state)}>{row.state}</Badge> },
-  { key: "since_ms", title: "since", show: row => row.since_ms ? span((Date.now() - row.since_ms) / 1000) : "–", right: true },
+  { key: "since_ms", title: "since", show: row => row.since_ms ? span((now_ms - row.since_ms) / 1000) : "–", right: true },
   { key: "reason", title: "why", show: row => row.reason ? <span title={row.reason}>{row.reason}</span> : "", wide: true },
-  { key: "checked_s", title: "last check", show: row => <LastCheck row={row} /> },
+  { key: "checked_s", title: "last check", show: row => <LastCheck row={row} now_ms={now_ms} /> },
   { key: "weight", title: "weight", show: row => count(row.weight), right: true },
   { key: "pps", title: "packets/s", show: row => short(row.pps), right: true },
   { key: "bps", title: "bit/s", show: row => short(row.bps), right: true },
@@ -36,20 +39,26 @@ const COLUMNS: TableColumn<BackEnd & { id: number }>[] = [
 ];
 
 /** Whether the last health check passed, and how long ago that was. */
-const LastCheck = ({ row }: { row: BackEnd }) => row.checked_s ?
-  <span class={row.check === "failed" ? "failed" : ""}>{row.check} {span(Date.now() / 1000 - row.checked_s)} ago</span> : <>–</>;
+const LastCheck = ({ row, now_ms }: { row: BackEnd; now_ms: number }) => row.checked_s ?
+  <span class={row.check === "failed" ? "failed" : ""}>{row.check} {span(now_ms / 1000 - row.checked_s)} ago</span> : <>–</>;
 
 export function Services({ store }: { store: Store }) {
   const [route, go] = useRoute();
   const text = route.parameters.filter ?? "";
   const filter = useMemo(() => parse(text, FILTERED), [text]);
-  const rows = store.rows as (BackEnd & { id: number })[];
+  const rows = store.rows as NamedRow[];
   const shown = useMemo(() => text.trim() ? rows.filter(filter.matches) : [...rows], [rows, filter, store.at]);
-  const [chosen, choose] = useState<number | null>(null);
+  const [chosen, choose] = useState<string | null>(null);
+  const columns = useMemo(() => columnsAt(store.at), [store.at]);
   const services = useMemo(() => new Set(rows.map(row => row.service)).size, [rows]);
   const down = rows.filter(row => row.state === "down").length;
   const held = rows.filter(row => DRAINED.includes(row.state)).length;
-  const row = chosen === null ? undefined : rows[chosen];
+  const row = rows.find(one => one.id === chosen);
+  const age = (store.at - store.rowsAt) / 1000;
+  const close = () => {
+    choose(null);
+    document.querySelector<HTMLElement>('.table tr[tabindex="0"]')?.focus({ preventScroll: true });
+  };
   return <>
     <div class="tiles">
       <Tile name="services" value={count(services)} />
@@ -65,11 +74,12 @@ export function Services({ store }: { store: Store }) {
         aria-invalid={!!filter.error} aria-describedby="filter-error"
         onInput={event => go("services", { filter: (event.target as HTMLInputElement).value })} />
       <span class="note" aria-live="polite">{count(shown.length)} of {count(rows.length)}</span>
+      {age >= 2 && <span class="note">rows are {span(age)} old</span>}
     </div>
     {filter.error && <pre class="failure caret" id="filter-error">{text}{"\n"}{" ".repeat(filter.error.at)}^ {filter.error.text}</pre>}
     {rows.length === 0 ? <Empty>No load balancer is configured, so there are no back ends.</Empty> :
-      <Table label="back ends" columns={COLUMNS} rows={shown} select={one => choose(one.id)} />}
-    {row && <BackEndPanel store={store} row={row} close={() => choose(null)} />}
+      <Table label="back ends" columns={columns} rows={shown} select={one => choose(one.id)} />}
+    {row && <BackEndPanel key={row.id} store={store} row={row} close={close} />}
   </>;
 }
 
@@ -78,42 +88,54 @@ const Tile = (props: { name: string; value: string; bad?: boolean; filter?: stri
     <button type="button" class={`tile ${props.bad ? "bad" : ""}`} onClick={() => props.go!("services", { filter: props.filter! })}><b>{props.value}</b><span>{props.name}</span></button> :
     <div class={`tile ${props.bad ? "bad" : ""}`}><b>{props.value}</b><span>{props.name}</span></div>;
 
-type Order = { title: string; go: string; command: string; body: Value };
+/** A change to be confirmed. Its path stays the same, whatever happens to rows meanwhile. */
+type Order = { title: string; go: string; command: string; path: string; body: Value };
 
 const quoted = (word: string) => /^[\w./:@-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 
 function BackEndPanel({ store, row, close }: { store: Store; row: BackEnd; close: () => void }) {
   const [order, setOrder] = useState<Order | null>(null);
-  const [weight, setWeight] = useState(String(row.weight ?? 1));
+  const [typed, setTyped] = useState<string | null>(null);
+  const weight = typed ?? String(row.weight ?? 1);
+  const [done, setDone] = useState({ go: "", rowsAt: 0 });
+  const panel = useRef<HTMLElement>(null);
+  useEffect(() => { panel.current!.focus({ preventScroll: true }); }, []);
   const names = `${quoted(row.service)} ${quoted(row.name)}`;
   const path = `/v1/services/${encodeURIComponent(row.service)}/back_ends/${encodeURIComponent(row.name)}`;
   const orders: Order[] = [
-    { title: `Drain ${row.name} of ${row.service}?`, go: "Drain", command: `weir lb drain ${names}`, body: { state: "draining" } },
-    { title: `Put ${row.name} of ${row.service} into maintenance?`, go: "Maintenance", command: `weir lb maintenance ${names}`, body: { state: "maintenance" } },
-    { title: `Enable ${row.name} of ${row.service}?`, go: "Enable", command: `weir lb enable ${names}`, body: { state: "up" } },
+    { title: `Drain ${row.name} of ${row.service}?`, go: "Drain", command: `weir lb drain ${names}`, path, body: { state: "draining" } },
+    { title: `Put ${row.name} of ${row.service} into maintenance?`, go: "Maintenance", command: `weir lb maintenance ${names}`, path, body: { state: "maintenance" } },
+    { title: `Enable ${row.name} of ${row.service}?`, go: "Enable", command: `weir lb enable ${names}`, path, body: { state: "up" } },
   ];
+  const act = async ({ go, path, body }: Order) => {
+    await change("PATCH", path, body);
+    setTyped(null);
+    setDone({ go, rowsAt: store.rowsAt });
+  };
   const effects: Record<string, string> = {
     Drain: "Its flows stay; it gets no new ones.", Maintenance: "Its flows move to other back ends, and it gets no new ones.",
     Enable: "It gets new flows again.",
   };
   const facts: [string, ComponentChildren][] = [
-    ["state", `${row.state}${row.reason ? `: ${row.reason}` : ""}`], ["last check", <LastCheck row={row} />], ["mode", row.mode], ["address", row.address || "–"],
+    ["state", `${row.state}${row.reason ? `: ${row.reason}` : ""}`], ["last check", <LastCheck row={row} now_ms={store.at} />], ["mode", row.mode], ["address", row.address || "–"],
     ["MAC", row.mac || "–"], ["weight", count(row.weight)], ["packets", count(row.packets)], ["bytes", count(row.bytes)],
     ["flows", count(row.flows)], ["flows begun", count(row.flows_begun)], ["SYNs repeated", count(row.syns_repeated)],
   ];
   return (
-    <aside class="panel" aria-label={`back end ${row.name}`}>
+    <aside class="panel" ref={panel} tabIndex={-1} aria-label={`back end ${row.name}`}
+      onKeyDown={event => { if (event.key === "Escape" && !order) close(); }}>
       <header><h2>{row.name}</h2><span class="note">{row.service}</span><button type="button" onClick={close} aria-label="Close">×</button></header>
       <dl class="facts">{facts.map(([name, value]) => <><dt>{name}</dt><dd>{value}</dd></>)}</dl>
       {store.can("control") ? <div class="buttons">
         {orders.filter(one => one.body.state === "up" ? DRAINED.includes(row.state) : one.body.state !== row.state).map(one => <button type="button" onClick={() => setOrder(one)}>{one.go}</button>)}
-        <label>weight <input type="number" min={0} max={65535} value={weight} onInput={event => setWeight((event.target as HTMLInputElement).value)} /></label>
+        <label>weight <input type="number" min={0} max={65535} value={weight} onInput={event => setTyped((event.target as HTMLInputElement).value)} /></label>
         <button type="button" disabled={!/^\d{1,5}$/.test(weight)} onClick={() => setOrder({
           title: `Set the weight of ${row.name} of ${row.service} to ${weight}?`, go: "Set weight",
-          command: `weir lb weight ${names} ${weight}`, body: { weight: Number(weight) },
+          command: `weir lb weight ${names} ${weight}`, path, body: { weight: Number(weight) },
         })}>Set weight</button>
       </div> : <p class="note">This token may only look. With the control token, the page can drain this back end and set its weight.</p>}
-      {order && <Ask title={order.title} go={order.go} command={order.command} close={() => setOrder(null)} act={() => change("PATCH", path, order.body)}>
+      {done.rowsAt === store.rowsAt && <p class="note" role="status">{done.go}: done. The next update of the rows shows it.</p>}
+      {order && <Ask title={order.title} go={order.go} command={order.command} act={() => act(order)} close={() => { setOrder(null); panel.current?.focus(); }}>
         {effects[order.go] && <p>{effects[order.go]}</p>}
       </Ask>}
     </aside>
@@ -130,7 +152,10 @@ export function Drops({ store }: { store: Store }) {
   const lost = (store.sections.ports ?? []).filter((port: Value) => port.lost_before > 0 || port.starved > 0);
   return <>
     <Ledger store={store} />
-    <Plot title="Drops per second" prefix="drops" unit="" />
+    <div class="plots">
+      <Plot title="Drops per second" prefix="drops" />
+      <Plot title="Frames per second" prefix="node" />
+    </div>
     {rows.length === 0 && <Empty>No frame has been dropped since the daemon started.</Empty>}
     {rows.map(one => (
       <Card key={one.reason} title={<code>{one.reason}</code>} note={<><b>{short(one.rate)}</b>/s, {count(one.frames)} in all</>}>
@@ -138,7 +163,7 @@ export function Drops({ store }: { store: Store }) {
         {advice[one.reason]?.advice && <p><b>What to do:</b> <Prose text={advice[one.reason].advice} /></p>}
         {one.flows?.length > 0 && <Small label={`flows that lose most frames: ${one.reason}`} head={["flow that loses most", "frames, about", ""]} right={[1]}
           rows={one.flows.map((flow: Value) => [<code>{flow.flow}</code>, count(flow.frames),
-            recipe(flow.flow) ? <button type="button" class="link" onClick={() => go("explain", { packet: recipe(flow.flow)! })}>explain</button> : ""])} />}
+            recipe(flow.flow) ? <button type="button" class="link" title="as if it arrived on the first port" onClick={() => go("explain", { packet: recipe(flow.flow)! })}>explain</button> : ""])} />}
       </Card>
     ))}
     {lost.length > 0 && <Card title="Lost before weir" note="not in the ledger: weir never received these frames">
@@ -176,10 +201,15 @@ export function Ports({ store }: { store: Store }) {
     return short(grown === null ? null : grown * factor);
   };
   const kernel: Value[] = store.sections.kernel ?? [];
+  const isInKernel = kernel.some(port => port.runs || port.decided > 0);
   return <>
     <div class="plots">
       <Plot title="Received, packets/s" prefix="port" only={/\/received$/} />
+      <Plot title="Transmitted, packets/s" prefix="port" only={/\/transmitted$/} />
+      <Plot title="Received, bit/s" prefix="port" only={/\/received_bytes$/} factor={8} />
       <Plot title="Transmitted, bit/s" prefix="port" only={/\/transmitted_bytes$/} factor={8} />
+      <Plot title="Received by workers, packets/s" prefix="worker" only={/\/received$/} />
+      {isInKernel && <Plot title="Handled in the kernel, packets/s" prefix="kernel" only={/\/decided$/} />}
     </div>
     <Card title="Ports">
       <Small head={["port", "link", "mode", "in/s", "in bit/s", "out/s", "out bit/s", "to kernel/s", "lost before", "starved", "oversize"]} right={[3, 4, 5, 6, 7, 8, 9, 10]}
@@ -195,7 +225,7 @@ export function Ports({ store }: { store: Store }) {
           ...["p50_us", "p99_us", "p9999_us", "longest_us"].map(name => count(worker[name]))])} />
     </Card>
     <Card title="The program in the kernel">
-      {kernel.some(port => port.runs || port.decided > 0) ?
+      {isInKernel ?
         <Small head={["port", "runs", "handled there", "left to the engine", "why not"]} right={[2]} rows={kernel.map(port => [<b>{port.port}</b>,
           <Badge kind={port.runs ? "good" : "plain"}>{port.runs ? "in the kernel" : "in the engine"}</Badge>, count(port.decided),
           Object.entries(port.left ?? {}).map(([why, n]) => `${why}: ${count(n)}`).join(", ") || "–", port.obstacle ?? ""])} /> :
@@ -209,19 +239,18 @@ export function Ports({ store }: { store: Store }) {
   </>;
 }
 
+const ending = (word: string) => new RegExp(`/${word.replace(/[^\w ]/g, "\\$&")}$`);
+
 /** The page of one kind of apps, as in `weir top`. */
 export function AppView({ store, kind }: { store: Store; kind: string }) {
   const find = (sections: Record<string, Value>) => (sections.pages ?? []).filter((page: Value) => page.kind === kind);
   const [pages, before] = [find(store.sections), find(store.before)];
+  // Several tables may have the same columns.
+  const columns: Value[] = pages.flatMap((page: Value) => page.parts ?? []).flatMap((part: Value) => part.table?.columns ?? []);
+  const plotted = [...new Map(columns.filter(column => column.plot).map(column => [column.name, column])).values()];
   return <>
     <div class="plots">
-      {kind === "path" && <>
-        <Plot title="Round-trip time, microseconds" prefix="app/path" only={/\/rtt us$/} />
-        <Plot title="Queueing delay, microseconds" prefix="app/path" only={/\/queue us$/} />
-        <Plot title="Loss of probes, percent" prefix="app/path" only={/\/loss %$/} />
-        <Plot title="Load, bit/s" prefix="app/path" only={/\/bit\/s$/} factor={8} />
-      </>}
-      {kind === "bond" && <Plot title="Members, bit/s out" prefix="app/bond" only={/\/out bit\/s$/} factor={8} />}
+      {plotted.map(column => <Plot key={column.name} title={column.plot} prefix={`app/${kind}`} only={ending(column.name)} factor={column.holds === "bit_rate" ? 8 : 1} />)}
     </div>
     {pages.length === 0 && <Empty>No app of this kind has answered yet.</Empty>}
     {pages.map((page: Value, at: number) => page.error ? <Failure>{page.title}: {page.error}</Failure> :
@@ -231,13 +260,13 @@ export function AppView({ store, kind }: { store: Store; kind: string }) {
 
 export function Configuration({ store }: { store: Store }) {
   const generation = store.sections.generation;
-  const [asked, again] = useAsked(() => get("/v1/configuration"), [generation]);
-  if (asked.error) return <Failure>{asked.error}</Failure>;
+  const [asked, again] = useAsked(() => get("/v1/configuration"), [generation, store.connection.state]);
   const answer = asked.value;
-  if (!answer) return <Empty>Reading…</Empty>;
+  if (!answer) return asked.error ? <Failure>{asked.error}</Failure> : <Empty>Reading…</Empty>;
   const same: boolean = answer.same;
   const moved = (answer.plan ?? []).filter((one: Value) => one.moved > 0 || one.flows_end);
   return <>
+    {asked.error && <Failure>{asked.error}</Failure>}
     <Card title={<code>{answer.file}</code>} note={<>generation {count(answer.generation)} · {same ? <Badge kind="good">the file is as loaded</Badge> : <Badge kind="warn">the file has changed</Badge>}
       {" "}<button type="button" onClick={again}>Compare again</button></>}>
       {answer.file_error && <Failure>{answer.file_error}</Failure>}
