@@ -161,6 +161,13 @@ impl Browser {
         self.with_element("css selector", css, &[("value", json!({ "text": keys }))]);
     }
 
+    /// Presses a key, by its code in WebDriver (section 17.4.2), wherever the focus is.
+    pub fn key(&self, key: char) {
+        let strokes = json!([{ "type": "keyDown", "value": key }, { "type": "keyUp", "value": key }]);
+        let actions = json!([{ "type": "key", "id": "keyboard", "actions": strokes }]);
+        self.ask("POST", "/actions", &json!({ "actions": actions }));
+    }
+
     /// Returns what the browser has logged since the last call.
     pub fn log(&self) -> Vec<String> {
         let log = self.ask("POST", "/se/log", &json!({ "type": "browser" }));

@@ -64,6 +64,7 @@ mod tutorials;
 mod upgrade;
 mod watch;
 mod web;
+mod web_faults;
 mod web_wired;
 mod wire;
 mod workers;

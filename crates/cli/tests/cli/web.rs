@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub const VIEW: &str = "view-view-view-view-view-view-view";
 
 /// A load balancer, a bond, a measurement and an external app, on recordings.
-const CONFIG: &str = "\
+pub const CONFIG: &str = "\
 state: state
 ports: { p0: { pcap: {} }, p1: { pcap: { out: p1.pcap } }, p2: { pcap: { out: p2.pcap } } }
 apps:
@@ -48,7 +48,7 @@ apps:
 ";
 
 /// A node with a web page, and its address.
-fn node(config: &str, more: &str) -> (Daemon, SocketAddr) {
+pub fn node(config: &str, more: &str) -> (Daemon, SocketAddr) {
     let (folder, address) = with_token();
     view_token(&folder);
     let control = format!("control: {{ listen: \"{address}\", token: token, view_token: view{more} }}\n");
@@ -496,7 +496,7 @@ fn the_page_gets_the_walks_of_the_command_line() {
 }
 
 /// Answers like another node, of another version, until the test ends.
-fn other_version(node: Value) -> SocketAddr {
+pub fn other_version(node: Value) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
