@@ -36,6 +36,14 @@ fn flow(source: u8) -> String {
     format!("src=192.0.2.{source} dst=10.0.0.53 sport=4000 dport=53")
 }
 
+/// Waits until a node has had two intervals: the first ones of several nodes may be different ones.
+fn has_two_intervals(daemon: &mut Daemon) {
+    daemon.wait_for("two intervals", |daemon| {
+        let shown = daemon.weir(&["show", "measure", "edge", "--json"]).good().json();
+        shown["measure"][0]["intervals"].as_u64() >= Some(2)
+    });
+}
+
 /// The packets of each flow in the top lists of these intervals, into which all flows fit.
 fn by_flow(intervals: &[Value]) -> HashMap<String, u64> {
     let mut all = HashMap::new();
@@ -83,8 +91,9 @@ fn account(intervals: &[Value]) -> ([u64; 3], u64) {
 fn intervals_of_three_nodes_are_merged_and_every_packet_is_in_the_account() {
     let (folder, address) = with_token();
     let control = format!("control: {{ listen: \"{address}\", token: token }}\n");
-    let first = node(folder, &control, &seeded(SEED));
-    let [second, third] = [(); 2].map(|()| node(Folder::new(), "", &seeded(SEED)));
+    let mut first = node(folder, &control, &seeded(SEED));
+    let [mut second, mut third] = [(); 2].map(|()| node(Folder::new(), "", &seeded(SEED)));
+    [&mut first, &mut second, &mut third].into_iter().for_each(has_two_intervals);
     let urls = [&format!("http://{address}"), &socket(&second), &socket(&third)];
     let mut child = watch(&first.folder, &urls.map(String::as_str));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -106,14 +115,6 @@ fn intervals_of_three_nodes_are_merged_and_every_packet_is_in_the_account() {
     assert_eq!(account(&intervals), ([13, 9, 5], 3));
     let flows = by_flow(&intervals);
     assert_eq!((flows.len(), flows.values().all(|packets| *packets == 6)), (4, true), "{flows:?}");
-}
-
-/// Waits until a node has had two intervals: the first ones of several nodes may be different ones.
-fn has_two_intervals(daemon: &mut Daemon) {
-    daemon.wait_for("two intervals", |daemon| {
-        let shown = daemon.weir(&["show", "measure", "edge", "--json"]).good().json();
-        shown["measure"][0]["intervals"].as_u64() >= Some(2)
-    });
 }
 
 #[test]
