@@ -6,11 +6,13 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::Api;
+use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
@@ -68,6 +70,17 @@ impl<S> FollowedKind<S> {
             (self.note)(changed, &key, [before.as_deref(), after.as_deref()]);
         }
     }
+
+    /// Replaces all objects by those of a list.
+    fn set_all(&self, objects: &mut Objects<S>, changed: &mut Changed, list: Objects<S>) {
+        let gone = objects.keys().filter(|key| !list.contains_key(*key));
+        for key in gone.cloned().collect::<Vec<_>>() {
+            self.set(objects, changed, key, None);
+        }
+        for (key, object) in list {
+            self.set(objects, changed, key, Some(object));
+        }
+    }
 }
 
 /// Follows all kinds of objects, each in a task.
@@ -106,9 +119,9 @@ fn core(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
         },
     };
     vec![
-        tokio::spawn(one(shared.clone(), service, Api::<Service>::all(api()), ServiceObject::from)),
-        tokio::spawn(one(shared.clone(), slice, Api::<EndpointSlice>::all(api()), SliceObject::from)),
-        tokio::spawn(one(shared.clone(), namespace, Api::all(api()), bare)),
+        tokio::spawn(one(shared.clone(), service, Api::<Service>::all(api()), |one| Ok(one.into()))),
+        tokio::spawn(one(shared.clone(), slice, Api::<EndpointSlice>::all(api()), |one| Ok(one.into()))),
+        tokio::spawn(one(shared.clone(), namespace, Api::all(api()), |one| Ok(bare(one)))),
     ]
 }
 
@@ -160,11 +173,11 @@ fn gateway_api(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
         },
     };
     vec![
-        tokio::spawn(one(shared.clone(), class, Api::all(api()), bare)),
-        tokio::spawn(one(shared.clone(), gateway, Api::all(api()), bare)),
-        tokio::spawn(one(shared.clone(), grant, Api::all(api()), bare)),
-        tokio::spawn(one(shared.clone(), tcp, routes(Protocol::Tcp), bare)),
-        tokio::spawn(one(shared.clone(), udp, routes(Protocol::Udp), bare)),
+        tokio::spawn(one(shared.clone(), class, Api::all(api()), read_alone)),
+        tokio::spawn(one(shared.clone(), gateway, Api::all(api()), read_alone)),
+        tokio::spawn(one(shared.clone(), grant, Api::all(api()), read_alone)),
+        tokio::spawn(one(shared.clone(), tcp, routes(Protocol::Tcp), read_alone)),
+        tokio::spawn(one(shared.clone(), udp, routes(Protocol::Udp), read_alone)),
     ]
 }
 
@@ -179,8 +192,46 @@ fn bare<K: Resource>(mut object: K) -> K {
     object
 }
 
+/// Reads an object of the Gateway API. Its types are closed, and other controllers may use values that later
+/// versions add: the other objects of a list can be read nevertheless.
+fn read_alone<K: Resource>(object: DeserializeGuard<K>) -> Result<K, String> {
+    object.0.map(bare).map_err(|why| why.error)
+}
+
+/// The objects of a kind that cannot be read.
+#[derive(Default)]
+struct Unreadable(BTreeSet<ObjectKey>);
+
+impl Unreadable {
+    /// Returns an object, given its new form and the one that is known, which stays if the new one cannot be
+    /// read.
+    fn choose<S>(
+        &mut self,
+        kind: &str,
+        at: &ObjectKey,
+        new: Result<S, String>,
+        known: Option<&Arc<S>>,
+    ) -> Option<Arc<S>> {
+        match new {
+            Ok(new) => {
+                self.0.remove(at);
+                Some(Arc::new(new))
+            }
+            Err(why) => {
+                // Once, not for every change of an object that another controller may change often.
+                if self.0.insert(at.clone()) {
+                    let (namespace, name) = at;
+                    let kept = if known.is_some() { "what is known of it stays" } else { "it is ignored" };
+                    tracing::warn!("{kind} `{name}` (namespace `{namespace}`) cannot be read: {why}; {kept}");
+                }
+                known.cloned()
+            }
+        }
+    }
+}
+
 /// Follows a kind of objects.
-async fn one<K, S>(shared: Arc<Hub>, kind: FollowedKind<S>, api: Api<K>, read: fn(K) -> S)
+async fn one<K, S>(shared: Arc<Hub>, kind: FollowedKind<S>, api: Api<K>, read: fn(K) -> Result<S, String>)
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     S: Send + Sync + 'static,
@@ -200,7 +251,7 @@ async fn follow<K, S>(
     shared: &Hub,
     kind: &FollowedKind<S>,
     api: Api<K>,
-    read: fn(K) -> S,
+    read: fn(K) -> Result<S, String>,
     waits: &mut Doubling,
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -211,6 +262,7 @@ async fn follow<K, S>(
     let mut stream = pin!(stream.into_stream());
     // What a list has so far: it replaces what is known when it is complete.
     let mut list: Objects<S> = Objects::new();
+    let mut unreadable = Unreadable::default();
     while let Some(event) = stream.next().await {
         let event = match event {
             Ok(event) => event,
@@ -228,14 +280,15 @@ async fn follow<K, S>(
             let objects = (kind.place)(&mut state.cluster);
             let watched = state.watched.entry(kind.name).or_default();
             let changed = &mut state.changed;
-            let mut set = |objects: &mut Objects<S>, key, after| kind.set(objects, changed, key, after);
             match event {
                 Event::Init => {
                     list.clear();
                     continue;
                 }
                 Event::InitApply(one) => {
-                    list.insert(key(one.meta()), Arc::new(read(one)));
+                    let at = key(one.meta());
+                    let object = unreadable.choose(kind.name, &at, read(one), objects.get(&at));
+                    list.extend(object.map(|object| (at, object)));
                     continue;
                 }
                 Event::InitDone => {
@@ -243,20 +296,17 @@ async fn follow<K, S>(
                         return note_error(shared, kind.name, watched, why);
                     }
                     watched.is_listed = true;
-                    let gone = objects.keys().filter(|key| !list.contains_key(*key));
-                    for key in gone.cloned().collect::<Vec<_>>() {
-                        set(objects, key, None);
-                    }
-                    for (key, object) in std::mem::take(&mut list) {
-                        set(objects, key, Some(object));
-                    }
+                    kind.set_all(objects, changed, std::mem::take(&mut list));
                 }
                 Event::Apply(one) => {
-                    set(objects, key(one.meta()), Some(Arc::new(read(one))));
+                    let at = key(one.meta());
+                    let object = unreadable.choose(kind.name, &at, read(one), objects.get(&at));
+                    kind.set(objects, changed, at, object);
                     waits.reset();
                 }
                 Event::Delete(one) => {
-                    set(objects, key(one.meta()), None);
+                    unreadable.0.remove(&key(one.meta()));
+                    kind.set(objects, changed, key(one.meta()), None);
                     waits.reset();
                 }
             }
@@ -341,6 +391,9 @@ pub(crate) fn chain(why: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gateway_api::gateways::Gateway;
+    use kube::core::ObjectList;
+    use serde_json::json;
 
     #[test]
     fn a_list_that_lacks_most_objects_is_doubted() {
@@ -358,5 +411,34 @@ mod tests {
         assert!(!is_event_lost(&watcher::Error::WatchFailed(broken)));
         let garbled = kube::Error::SerdeError(serde_json::from_str::<u8>("{").unwrap_err());
         assert!(is_event_lost(&watcher::Error::WatchFailed(garbled)));
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_keeps_its_last_form_and_hides_no_other() {
+        let from = |name: &str, from: &str| {
+            let routes = json!({ "namespaces": { "from": from } });
+            let listener = json!({ "name": "a", "port": 1, "protocol": "TCP", "allowedRoutes": routes });
+            let spec = json!({ "gatewayClassName": "x", "listeners": [listener] });
+            json!({ "metadata": { "namespace": "n", "name": name }, "spec": spec })
+        };
+        let read = |one: &str, other: &str| {
+            let items = [from("one", one), from("other", other)];
+            let metadata = json!({ "resourceVersion": "1" });
+            let list = json!({ "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayList",
+                "metadata": metadata, "items": items });
+            let list: ObjectList<DeserializeGuard<Gateway>> = serde_json::from_value(list).unwrap();
+            list.items
+        };
+        let mut unreadable = Unreadable::default();
+        let mut known: Objects<Gateway> = Objects::new();
+        for (one, other, count) in [("All", "Later", 1), ("Later", "Later", 1), ("Later", "All", 2)] {
+            for object in read(one, other) {
+                let at = key(object.meta());
+                let object = unreadable.choose("Gateway", &at, read_alone(object), known.get(&at));
+                known.extend(object.map(|object| (at, object)));
+            }
+            assert_eq!(known.len(), count, "{one} {other}");
+        }
+        assert_eq!(unreadable.0.into_iter().map(|(_, name)| name).collect::<Vec<_>>(), ["one"]);
     }
 }
