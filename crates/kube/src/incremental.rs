@@ -90,6 +90,11 @@ impl Incremental {
     }
 
     /// Returns all results for the cluster.
+    /// Returns all that deserves an event at present.
+    pub fn events(&self) -> impl Iterator<Item = &Notice> {
+        self.results.values().flat_map(|one| &one.events)
+    }
+
     #[must_use]
     pub fn desired(&self) -> Desired {
         let services = self.services.iter().map(|(name, one)| (name.clone(), (**one).clone()));

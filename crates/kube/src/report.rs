@@ -141,7 +141,7 @@ fn api(client: &Client, object: &ObjectReference) -> Api<DynamicObject> {
     }
 }
 
-/// Sends events. One that fails is lost.
+/// Sends events. One that fails is sent again, unless the API server refuses it.
 pub(crate) async fn events(
     shared: Arc<Hub>,
     client: Client,
@@ -169,12 +169,8 @@ pub(crate) async fn events(
             action: "Reconcile".into(),
             secondary: None,
         };
-        match timeout(PATIENCE, recorder.publish(&event, &notice.object)).await {
-            Ok(Ok(())) => {
-                shared.metrics.events.inc();
-            }
-            Ok(Err(why)) => tracing::warn!("an event is lost: {}", chain(&why)),
-            Err(_) => tracing::warn!("an event is lost: the API server does not answer"),
+        while !publish(&shared, &recorder, &event, &notice.object).await {
+            sleep(RETRY).await;
         }
     }
 }
@@ -183,6 +179,27 @@ pub(crate) async fn events(
 mod tests {
     use super::*;
     use crate::config::Config;
+/// Sends an event, and returns whether that is done.
+async fn publish(shared: &Hub, recorder: &Recorder, event: &Event, object: &ObjectReference) -> bool {
+    let why = match timeout(PATIENCE, recorder.publish(event, object)).await {
+        Ok(Ok(())) => {
+            shared.metrics.events.inc();
+            return true;
+        }
+        Ok(Err(why)) => why,
+        Err(_) => kube::Error::Service("the API server does not answer".into()),
+    };
+    let is_refused = match &why {
+        // A namespace that is being deleted takes no events. 429 asks for patience.
+        kube::Error::Api(status) => status.code < 500 && status.code != 429,
+        // There was no answer, or none that can be read.
+        _ => false,
+    };
+    let what = if is_refused { "an event is lost" } else { "an event has to wait" };
+    tracing::warn!("{what}: {}", chain(&why));
+    is_refused
+}
+
 
     #[test]
     fn a_status_survives_a_lapse_of_the_lease() {

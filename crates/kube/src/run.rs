@@ -26,6 +26,10 @@ use tokio::time::{sleep, timeout};
 /// How soon a failure is tried again, and how often to check even if nothing has changed.
 const TICK: Duration = Duration::from_secs(1);
 
+/// How often warnings are sent again as long as they hold: an API server forgets events after an hour, unless
+/// it is configured otherwise.
+const REPEAT: Duration = Duration::from_secs(30 * 60);
+
 /// How many events may wait to be sent.
 const EVENTS_MAX: usize = 1 << 14;
 
@@ -124,7 +128,7 @@ async fn reconcile(
     // The results so far, while this controller leads.
     let mut known: Option<Incremental> = None;
     let mut refusals: Vec<Notice> = Vec::new();
-    let (mut last, mut took) = (Instant::now(), Duration::ZERO);
+    let (mut last, mut took, mut repeated) = (Instant::now(), Duration::ZERO, Instant::now());
     loop {
         // After a while without changes, leadership may have ended.
         let _ = timeout(TICK, shared.wake.notified()).await;
@@ -142,8 +146,11 @@ async fn reconcile(
             }
             continue;
         }
-        let begin = Instant::now();
-        let is_first = known.is_none();
+        let (begin, is_first) = (Instant::now(), known.is_none());
+        if let Some(known) = known.as_ref().filter(|_| begin.duration_since(repeated) > REPEAT) {
+            send_all(&events, lasting(known, &refusals));
+            repeated = begin;
+        }
         let Some((mut update, since)) = compute(&shared, &mut known) else { continue };
         (last, took) = (Instant::now(), begin.elapsed());
         shared.metrics.computed.observe(took.as_secs_f64());
@@ -162,14 +169,24 @@ async fn reconcile(
                 shared.nodes.values().for_each(Notify::notify_one);
             }
         }
-        for notice in update.events {
-            if events.try_send(notice).is_err() {
-                tracing::warn!("an event is lost: too many wait");
-            }
-        }
+        send_all(&events, update.events);
         for change in update.statuses {
             // The receiver ends with the program.
             let _ = statuses.send(change);
+        }
+    }
+}
+
+/// Returns the warnings that hold at present.
+pub(crate) fn lasting(known: &Incremental, refusals: &[Notice]) -> Vec<Notice> {
+    let all = known.events().chain(refusals);
+    all.filter(|one| one.is_warning).cloned().collect()
+}
+
+fn send_all(events: &mpsc::Sender<Notice>, notices: Vec<Notice>) {
+    for notice in notices {
+        if events.try_send(notice).is_err() {
+            tracing::warn!("an event is lost: too many wait");
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::desired::{Desired, StatusChange, desired, note_sent};
 use crate::incremental::{Incremental, forget_times};
 use crate::objects::{Changed, Cluster, L4Route, ObjectKey, Objects, Protocol, key};
 use gateway_api::gatewayclasses::GatewayClass;
+use crate::run::lasting;
 use gateway_api::gateways::Gateway;
 use gateway_api::referencegrants::ReferenceGrant;
 use k8s_openapi::api::core::v1::{Namespace, Service};
@@ -304,6 +305,26 @@ fn source_ranges_are_the_clients_that_are_served() {
     let with = |ranges: &str| {
         let desired = run(&format!(
             "- kind: Service
+#[test]
+fn warnings_are_repeated_as_long_as_they_hold() {
+    let mut all = snapshot(&SHOP.replace(
+        "web, creationTimestamp",
+        "web, annotations: { weir-net.github.io/pool: six }, creationTimestamp",
+    ));
+    let (mut known, config) = (Incremental::default(), config());
+    let changed = Changed::all(&all);
+    let update = known.update(&config, &all, &changed);
+    let reasons = |known: &Incremental| lasting(known, &[]).iter().map(|one| one.reason).collect::<Vec<_>>();
+    assert_eq!(update.events.len(), 2, "{:?}", update.events);
+    assert_eq!(reasons(&known), ["PoolExhausted"], "no news of an address");
+    let mut refusal = update.events[0].clone();
+    refusal.reason = "Refused";
+    assert_eq!(lasting(&known, &[refusal]).len(), 2);
+    all.services.clear();
+    known.update(&config, &all, &changed);
+    assert_eq!(reasons(&known), [""; 0]);
+}
+
   metadata: {{ namespace: a, name: b }}
   spec:
     type: LoadBalancer

@@ -40,6 +40,8 @@ struct Log {
     watches: Mutex<HashMap<String, TcpStream>>,
     changed: Condvar,
     lies: AtomicBool,
+    /// Whether an event has been refused: the first one is.
+    has_refused: AtomicBool,
 }
 
 impl Log {
@@ -187,6 +189,9 @@ fn api(
         }
         return Some(lease.clone().map_or_else(|| status(404), |lease| (200, lease)));
     }
+    if request.body["kind"] == "Event" && !log.has_refused.swap(true, Ordering::Relaxed) {
+        return Some(status(500));
+    }
     if request.method == "PATCH" || request.method == "POST" {
         // What was sent is as good as what a server would make of it.
         let mut body = request.body.clone();
@@ -315,6 +320,10 @@ fn objects_reach_nodes_and_what_is_known_stays_when_the_server_lies() {
     assert_eq!(status["metadata"]["resourceVersion"], "90");
     let event = cluster.wait("an event", |one| (one.body["kind"] == "Event").then(|| one.body.clone()));
     assert_eq!(event["reason"], "AddressAssigned");
+    let name = &event["metadata"]["name"];
+    let is_again =
+        |one: &HttpRequest| one.body["reason"] == event["reason"] && one.body["metadata"]["name"] != *name;
+    cluster.wait("an event that is sent again", |one| is_again(one).then_some(()));
     until(&address, "/readyz", |is_ok, _| is_ok);
 
     slice["endpoints"].as_array_mut().unwrap().push(json!({ "addresses": ["10.1.0.2"] }));
