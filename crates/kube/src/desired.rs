@@ -3,12 +3,12 @@
 
 use crate::config::{Config, NodeConfig};
 use crate::endpoints::{Group, Slices, back_ends, number};
-use crate::gateway;
 use crate::objects::{
     Age, BalancedObject, Changed, Cluster, FrontEnd, ObjectKey, Owner, PortObject, Protocol, SentAddresses,
     ServiceObject, age,
 };
 use crate::pools::{AddressRequest, Given, IpVersion, Shortage, Want, give};
+use crate::{classes, gateway};
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +92,8 @@ pub struct StatusChange {
     pub version: Option<String>,
     /// The new status.
     pub status: Value,
+    /// The new finalizers, if these are to be written instead of the status.
+    pub finalizers: Option<Vec<String>>,
     /// The addresses in this status, if the object is of a kind that gets addresses.
     pub addresses: Vec<IpAddr>,
 }
@@ -177,7 +179,7 @@ pub(crate) fn service_name(name: &str, family: IpVersion) -> Arc<str> {
 pub fn desired(config: &Config, cluster: &Cluster) -> Desired {
     let mut desired = Desired::default();
     let slices = Slices::of(cluster);
-    let classes = gateway::classes(config, cluster, &mut desired);
+    let classes = classes::classes(config, cluster, &mut desired);
     // Addresses are given to the oldest first, of both kinds.
     let mut wants: BTreeMap<(Age, Owner), Want> = BTreeMap::new();
     for (key, service) in &cluster.services {
@@ -187,7 +189,7 @@ pub fn desired(config: &Config, cluster: &Cluster) -> Desired {
         }
     }
     for (key, gateway) in &cluster.gateways {
-        if classes.contains(&gateway.spec.gateway_class_name) {
+        if classes.have(gateway) {
             let want = gateway::wanted(config, cluster, gateway).want;
             wants.insert((age(&gateway.metadata), Owner::Gateway(key.clone())), want);
         }
@@ -249,7 +251,15 @@ pub(crate) fn service_want(
         (None, Some(name)) if config.pool(name).is_none() => {
             Err(format!("annotation `pool`: there is no pool `{name}`"))
         }
-        (None, pool) => Ok(AddressRequest::Families(families, pool.map(ToString::to_string))),
+        (None, pool) => {
+            // A version that no pool has is no problem then; one whose pools are exhausted is.
+            let has = |family: &IpVersion| current.iter().any(|one| IpVersion::of(*one) == *family);
+            let may_have = |family: &IpVersion| has(family) || config.pools.offer(*family, pool);
+            if balanced.one_is_enough && families.iter().any(may_have) {
+                families.retain(may_have);
+            }
+            Ok(AddressRequest::Families(families, pool.map(ToString::to_string)))
+        }
     };
     match asked {
         Ok(asked) => (Want { current, asked }, None),
@@ -388,6 +398,7 @@ fn publish(
         object: object.clone(),
         version: service.version.as_deref().map(Into::into),
         status: json!({ "loadBalancer": { "ingress": ingress } }),
+        finalizers: None,
         addresses,
     });
 }

@@ -274,46 +274,78 @@ async fn follow<K, S>(
                 continue;
             }
         };
-        {
-            let mut state = shared.state();
-            let state = &mut *state;
-            let objects = (kind.place)(&mut state.cluster);
-            let watched = state.watched.entry(kind.name).or_default();
-            let changed = &mut state.changed;
-            match event {
-                Event::Init => {
-                    list.clear();
-                    continue;
-                }
-                Event::InitApply(one) => {
-                    let at = key(one.meta());
-                    let object = unreadable.choose(kind.name, &at, read(one), objects.get(&at));
-                    list.extend(object.map(|object| (at, object)));
-                    continue;
-                }
-                Event::InitDone => {
-                    if let Some(why) = doubt(objects.len(), list.len()) {
-                        return note_error(shared, kind.name, watched, why);
-                    }
-                    watched.is_listed = true;
-                    kind.set_all(objects, changed, std::mem::take(&mut list));
-                }
-                Event::Apply(one) => {
-                    let at = key(one.meta());
-                    let object = unreadable.choose(kind.name, &at, read(one), objects.get(&at));
-                    kind.set(objects, changed, at, object);
-                    waits.reset();
-                }
-                Event::Delete(one) => {
-                    unreadable.0.remove(&key(one.meta()));
-                    kind.set(objects, changed, key(one.meta()), None);
-                    waits.reset();
-                }
-            }
-            watched.error = None;
+        match take(shared, kind, read, event, (&mut list, &mut unreadable)) {
+            Taken::Part => continue,
+            Taken::Doubted => return,
+            Taken::List => {}
+            Taken::Object => waits.reset(),
         }
         shared.touch();
     }
+}
+
+/// What an event has led to.
+enum Taken {
+    /// It is part of a list that is not complete.
+    Part,
+    /// A list replaces what was known.
+    List,
+    /// A list is not believed, so what was known stays.
+    Doubted,
+    /// An object was added, changed or removed.
+    Object,
+}
+
+/// Takes an event into account. `list` has the objects of a list so far.
+fn take<K, S>(
+    shared: &Hub,
+    kind: &FollowedKind<S>,
+    read: fn(K) -> Result<S, String>,
+    event: Event<K>,
+    (list, unreadable): (&mut Objects<S>, &mut Unreadable),
+) -> Taken
+where
+    K: Resource,
+{
+    let mut state = shared.state();
+    let state = &mut *state;
+    let objects = (kind.place)(&mut state.cluster);
+    let watched = state.watched.entry(kind.name).or_default();
+    let changed = &mut state.changed;
+    let taken = match event {
+        Event::Init => {
+            list.clear();
+            return Taken::Part;
+        }
+        Event::InitApply(one) => {
+            let at = key(one.meta());
+            let object = unreadable.choose(kind.name, &at, read(one), objects.get(&at));
+            list.extend(object.map(|object| (at, object)));
+            return Taken::Part;
+        }
+        Event::InitDone => {
+            if let Some(why) = doubt(objects.len(), list.len()) {
+                note_error(shared, kind.name, watched, why);
+                return Taken::Doubted;
+            }
+            watched.is_listed = true;
+            kind.set_all(objects, changed, std::mem::take(list));
+            Taken::List
+        }
+        Event::Apply(one) => {
+            let at = key(one.meta());
+            let object = unreadable.choose(kind.name, &at, read(one), objects.get(&at));
+            kind.set(objects, changed, at, object);
+            Taken::Object
+        }
+        Event::Delete(one) => {
+            unreadable.0.remove(&key(one.meta()));
+            kind.set(objects, changed, key(one.meta()), None);
+            Taken::Object
+        }
+    };
+    watched.error = None;
+    taken
 }
 
 /// Whether an event is lost. After one that cannot be read, the watch continues, and so does the version from

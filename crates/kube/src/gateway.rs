@@ -1,7 +1,8 @@
-//! The Gateway API: classes, gateways with listeners of TCP and UDP, and routes. The conditions and their
-//! reasons are those of version 1.6 of the specification.
+//! The Gateway API: gateways with listeners of TCP and UDP, and routes. The conditions and their reasons are
+//! those of version 1.6 of the specification.
 
-use crate::config::Config;
+use crate::conditions::ConditionSet;
+use crate::config::{Config, DOMAIN};
 use crate::desired::{Desired, StatusChange, VirtualService, problem_words, service_name};
 use crate::endpoints::{Group, Slices, number};
 use crate::objects::{
@@ -14,8 +15,7 @@ use gateway_api::gateways::{
     GatewayListenersAllowedRoutesNamespacesFrom as From,
     GatewayListenersAllowedRoutesNamespacesSelector as Selector,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,76 +24,10 @@ use std::sync::Arc;
 use weir_control::names;
 
 /// How the API names the version of these objects.
-const VERSION: &str = "gateway.networking.k8s.io/v1";
-
-/// What this controller supports, in the words of the conformance suite and in its order.
-const FEATURES: [&str; 5] = ["Gateway", "GatewayStaticAddresses", "ReferenceGrant", "TCPRoute", "UDPRoute"];
-
-/// The maximum number of nodes that a condition names.
-const BEHIND_MAX: usize = 8;
-
-/// The conditions of an object.
-struct ConditionSet<'a> {
-    /// Those that the object has.
-    before: &'a [Condition],
-    generation: Option<i64>,
-    now: Timestamp,
-    all: Vec<Condition>,
-}
-
-impl<'a> ConditionSet<'a> {
-    fn new(before: &'a [Condition], meta: &ObjectMeta, now: Timestamp) -> ConditionSet<'a> {
-        ConditionSet { before, generation: meta.generation, now, all: Vec::new() }
-    }
-
-    /// Adds a condition. Its transition time changes only when its status does.
-    fn set(&mut self, kind: &str, is_true: bool, reason: &str, message: impl Into<String>) {
-        let status = if is_true { "True" } else { "False" };
-        let before = self.before.iter().find(|one| one.type_ == kind && one.status == status);
-        self.all.push(Condition {
-            type_: kind.into(),
-            status: status.into(),
-            reason: reason.into(),
-            message: message.into(),
-            observed_generation: self.generation,
-            last_transition_time: before.map_or(Time(self.now), |one| one.last_transition_time.clone()),
-        });
-    }
-}
-
-impl ConditionSet<'_> {
-    /// Adds the condition `Programmed`, given the nodes that have not confirmed the services.
-    fn programmed(&mut self, behind: &BTreeSet<&str>) {
-        if behind.is_empty() {
-            return self.set("Programmed", true, "Programmed", "all nodes have its services");
-        }
-        let named: Vec<&str> = behind.iter().copied().take(BEHIND_MAX).collect();
-        let others = behind.len() - named.len();
-        let others = if others > 0 { format!(" and {others} others") } else { String::new() };
-        let why = format!("these nodes have not confirmed its services: {}{others}", named.join(", "));
-        self.set("Programmed", false, "Pending", why);
-    }
-
-    /// Adds those of a route.
-    fn of_route(&mut self, is_nowhere: bool, is_refused: bool, problem: Option<&(&'static str, String)>) {
-        if is_nowhere {
-            let why = "the gateway has no listener with this name or port";
-            self.set("Accepted", false, "NoMatchingParent", why);
-        } else if is_refused {
-            let why = "no listener allows routes of this kind from this namespace";
-            self.set("Accepted", false, "NotAllowedByListeners", why);
-        } else {
-            self.set("Accepted", true, "Accepted", "the route is attached");
-        }
-        match problem {
-            Some((reason, why)) => self.set("ResolvedRefs", false, reason, why.clone()),
-            None => self.set("ResolvedRefs", true, "ResolvedRefs", "all references are resolved"),
-        }
-    }
-}
+pub(crate) const VERSION: &str = "gateway.networking.k8s.io/v1";
 
 /// Compares as JSON, in which absent and empty fields look alike.
-fn json_of(value: &impl Serialize) -> Value {
+pub(crate) fn json_of(value: &impl Serialize) -> Value {
     // These types have only keys that are strings.
     serde_json::to_value(value).unwrap_or_default()
 }
@@ -105,36 +39,45 @@ pub(crate) struct GatewayWant {
     refusal: Option<(&'static str, String)>,
 }
 
-/// Returns the names of this controller's classes that it accepts, and sets the status of its classes.
-pub(crate) fn classes(config: &Config, cluster: &Cluster, desired: &mut Desired) -> BTreeSet<String> {
-    let mut classes = BTreeSet::new();
-    for class in cluster.classes.values().filter(|one| one.spec.controller_name == config.controller) {
-        let name = class.metadata.name.clone().unwrap_or_default();
-        let before = class.status.as_ref().and_then(|status| status.conditions.as_deref());
-        let mut conditions = ConditionSet::new(before.unwrap_or_default(), &class.metadata, cluster.now);
-        if class.spec.parameters_ref.is_some() {
-            let why = "`parametersRef` is not supported";
-            conditions.set("Accepted", false, "InvalidParameters", why);
-        } else {
-            conditions.set("Accepted", true, "Accepted", "weir-kube implements this class");
-            classes.insert(name);
-        }
-        let features = FEATURES.map(|name| json!({ "name": name }));
-        let status = json!({ "conditions": conditions.all, "supportedFeatures": features });
-        let current = json_of(&class.status);
-        change(desired, "GatewayClass", &class.metadata, &current, status);
+/// Adds a status change, if the new status differs from the current one, and returns whether it does.
+pub(crate) fn change(
+    desired: &mut Desired,
+    kind: &str,
+    meta: &ObjectMeta,
+    current: &Value,
+    status: Value,
+) -> bool {
+    let same = |key: &String, value: &Value| current.get(key).unwrap_or(&Value::Null) == value;
+    let differs = !status.as_object().is_some_and(|map| map.iter().all(|(key, value)| same(key, value)));
+    if differs {
+        desired.statuses.push(StatusChange {
+            object: reference(VERSION, kind, meta),
+            version: meta.resource_version.clone(),
+            status,
+            finalizers: None,
+            addresses: Vec::new(),
+        });
     }
-    classes
+    differs
 }
 
-/// Adds a status change, if the new status differs from the current one.
-fn change(desired: &mut Desired, kind: &str, meta: &ObjectMeta, current: &Value, status: Value) {
-    let same = |key: &String, value: &Value| current.get(key).unwrap_or(&Value::Null) == value;
-    if !status.as_object().is_some_and(|map| map.iter().all(|(key, value)| same(key, value))) {
-        let object = reference(VERSION, kind, meta);
-        let version = meta.resource_version.clone();
-        desired.statuses.push(StatusChange { object, version, status, addresses: Vec::new() });
+/// Returns the IP versions of the addresses that a gateway leaves to this controller, given their number: of
+/// those that its other addresses do not have, the ones that pools have first, and IPv4 first.
+fn open_families(
+    config: &Config,
+    count: usize,
+    asked: &[IpAddr],
+    pool: Option<&str>,
+) -> Result<Vec<IpVersion>, String> {
+    let is_free = |family: &IpVersion| !asked.iter().any(|address| IpVersion::of(*address) == *family);
+    let mut families: Vec<IpVersion> =
+        [IpVersion::Four, IpVersion::Six].into_iter().filter(is_free).collect();
+    families.sort_by_key(|family| !config.pools.offer(*family, pool));
+    if count > families.len() {
+        return Err("an address without `value` must be the only one of its IP version".into());
     }
+    families.truncate(count);
+    Ok(families)
 }
 
 /// Reads what addresses a gateway asks for.
@@ -144,7 +87,7 @@ pub(crate) fn wanted(config: &Config, cluster: &Cluster, gateway: &Gateway) -> G
     let version = gateway.metadata.resource_version.as_deref();
     let current = cluster.held(&Owner::Gateway(key(&gateway.metadata)), version, &status);
     let mut refusal = None;
-    let mut asked = Vec::new();
+    let (mut asked, mut open) = (Vec::new(), 0);
     for address in gateway.spec.addresses.iter().flatten() {
         match address.r#type.as_deref() {
             Some("IPAddress") | None => {}
@@ -160,20 +103,28 @@ pub(crate) fn wanted(config: &Config, cluster: &Cluster, gateway: &Gateway) -> G
                 let why = format!("`{}` is not an IP address", address.value.as_deref().unwrap_or_default());
                 refusal = refusal.or(Some(("UnsupportedAddress", why)));
             }
-            None => {}
+            None => open += 1,
         }
     }
-    if gateway.spec.infrastructure.as_ref().is_some_and(|one| one.parameters_ref.is_some()) {
+    let infrastructure = gateway.spec.infrastructure.as_ref();
+    if infrastructure.is_some_and(|one| one.parameters_ref.is_some()) {
         refusal = refusal.or(Some(("InvalidParameters", "`parametersRef` is not supported".into())));
     }
-    let asked = if refusal.is_some() {
-        AddressRequest::Wrong
-    } else if asked.is_empty() {
-        // A gateway names no IP version: it gets the one that pools have.
-        let has_only_six = config.pools.offers(IpVersion::Six) && !config.pools.offers(IpVersion::Four);
-        AddressRequest::Families(vec![if has_only_six { IpVersion::Six } else { IpVersion::Four }], None)
-    } else {
-        AddressRequest::Addresses(asked)
+    let annotations = infrastructure.and_then(|one| one.annotations.as_ref());
+    let pool = annotations.and_then(|all| all.get(&format!("{DOMAIN}/pool"))).map(String::as_str);
+    if let Some(name) = pool.filter(|name| config.pool(name).is_none()) {
+        let why = format!("annotation `pool` of `infrastructure`: there is no pool `{name}`");
+        refusal = refusal.or(Some(("Invalid", why)));
+    }
+    let open = if asked.is_empty() { open.max(1) } else { open };
+    let asked = match open_families(config, open, &asked, pool) {
+        Err(why) => {
+            refusal = refusal.or(Some(("UnsupportedAddress", why)));
+            AddressRequest::Wrong
+        }
+        Ok(_) if refusal.is_some() => AddressRequest::Wrong,
+        Ok(families) if families.is_empty() => AddressRequest::Addresses(asked),
+        Ok(families) => AddressRequest::Both(asked, families, pool.map(ToString::to_string)),
     };
     GatewayWant { want: Want { current, asked }, refusal }
 }
@@ -296,7 +247,7 @@ pub(crate) fn attach(
     let (namespace, _) = key(&route.metadata);
     let before = route.status.as_ref().map(|status| status.parents.as_slice()).unwrap_or_default();
     let has_set = |entry: &Value| entry["controllerName"] == config.controller.as_str();
-    let mut entries: Vec<Value> = before.iter().filter(|entry| !has_set(entry)).cloned().collect();
+    let mut own = Vec::new();
     // The references of a route are resolved once for all its parents.
     let mut resolved = None;
     for reference in &route.spec.parent_refs {
@@ -320,17 +271,34 @@ pub(crate) fn attach(
         let mut conditions = ConditionSet::new(&old, &route.metadata, cluster.now);
         conditions.of_route(named.is_empty(), allowed.is_empty(), problem.as_ref());
         attached.listeners.extend(allowed.into_iter().map(|position| (at.clone(), position)));
-        entries.push(json!({
+        own.push(json!({
             "parentRef": reference,
             "controllerName": config.controller,
             "conditions": conditions.all,
         }));
     }
+    let entries = in_place(before, own, has_set);
     if entries != before {
         let status = json!({ "parents": entries });
         change(&mut desired, protocol.route_kind(), &route.metadata, &Value::Null, status);
     }
     (attached, desired)
+}
+
+/// Replaces the entries that this controller has set, and appends new ones. Entries keep their places:
+/// otherwise, two controllers that share a route would reorder its entries by turns, without end.
+fn in_place(before: &[Value], mut own: Vec<Value>, has_set: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let mut entries = Vec::new();
+    for entry in before {
+        if has_set(entry) {
+            let new = own.iter().position(|new| new["parentRef"] == entry["parentRef"]);
+            entries.extend(new.map(|at| own.remove(at)));
+        } else {
+            entries.push(entry.clone());
+        }
+    }
+    entries.extend(own);
+    entries
 }
 
 /// Returns the gateway that a reference of a route names.
@@ -637,10 +605,13 @@ impl Listener<'_> {
             }
             None => conditions.set("ResolvedRefs", true, "ResolvedRefs", "all references are resolved"),
         }
-        if is_sent && self.is_valid() && self.wrong_kind.is_none() {
+        // A kind that is not supported does not keep routes of other kinds from being served.
+        if !self.is_valid() || !self.takes_kind {
+            conditions.set("Programmed", false, "Invalid", "see the other conditions");
+        } else if is_sent {
             conditions.programmed(behind);
         } else {
-            conditions.set("Programmed", false, "Invalid", "see the other conditions");
+            conditions.set("Programmed", false, "Pending", "see the conditions of the gateway");
         }
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! A service depends on its object, its EndpointSlices and the addresses that it has been given; a route on
 //! its object, its gateways, its namespace, the grants of others, and the services that it refers to; a
-//! gateway on its object, its addresses, the routes that are attached to it, and what nodes have confirmed.
-//! Addresses are assigned to all objects together, whenever the request of one of them has changed.
+//! gateway on its object, its class, its addresses, the routes that are attached to it, and what nodes have
+//! confirmed; and the finalizer of a class on the gateways that name it. Addresses are assigned to all
+//! objects together, whenever the request of one of them has changed.
 
+use crate::classes::{Classes, classes};
 use crate::config::Config;
 use crate::desired::{Desired, Notice, StatusChange, VirtualService, ours, serve_service, service_want};
 use crate::endpoints::Slices;
@@ -47,8 +49,7 @@ struct AttachedRoute {
 #[derive(Debug, Default)]
 pub struct Incremental {
     slices: Slices,
-    /// The names of the classes that are accepted.
-    classes: BTreeSet<String>,
+    classes: Classes,
     wants: BTreeMap<(Age, Owner), Want>,
     /// The keys of `wants`.
     ages: HashMap<Owner, Age>,
@@ -89,12 +90,12 @@ impl Incremental {
         &self.services
     }
 
-    /// Returns all results for the cluster.
     /// Returns all that deserves an event at present.
     pub fn events(&self) -> impl Iterator<Item = &Notice> {
         self.results.values().flat_map(|one| &one.events)
     }
 
+    /// Returns all results for the cluster.
     #[must_use]
     pub fn desired(&self) -> Desired {
         let services = self.services.iter().map(|(name, one)| (name.clone(), (**one).clone()));
@@ -110,7 +111,8 @@ impl Incremental {
     pub fn update(&mut self, config: &Config, cluster: &Cluster, changed: &Changed) -> Update {
         let mut update = Update::default();
         let mut dirty = Dirty::default();
-        let classes_differ = changed.classes && self.read_classes(config, cluster, &mut update);
+        let may_differ = changed.classes || !changed.gateways.is_empty();
+        let classes_differ = may_differ && self.read_classes(config, cluster, &mut update);
         self.mark_routes(cluster, changed, classes_differ, &mut dirty);
         self.read_slices(cluster, changed, &mut dirty);
         let mut wants_differ = false;
@@ -144,10 +146,10 @@ impl Incremental {
         update
     }
 
-    /// Reads the classes, and returns whether the set of accepted classes has changed.
+    /// Reads the classes, and returns whether the gateways that this controller implements may have changed.
     fn read_classes(&mut self, config: &Config, cluster: &Cluster, update: &mut Update) -> bool {
         let mut desired = Desired::default();
-        let classes = gateway::classes(config, cluster, &mut desired);
+        let classes = classes(config, cluster, &mut desired);
         self.replace(ResultSource::Classes, desired, update);
         let differ = classes != self.classes;
         self.classes = classes;
@@ -211,10 +213,10 @@ impl Incremental {
         self.set_want(&Owner::Service(key.clone()), want)
     }
 
-    /// Returns a gateway, if its class is accepted.
+    /// Returns a gateway, if this controller implements it.
     fn accepted<'a>(&self, cluster: &'a Cluster, key: &ObjectKey) -> Option<&'a Arc<Gateway>> {
         let gateway = cluster.gateways.get(key);
-        gateway.filter(|gateway| self.classes.contains(&gateway.spec.gateway_class_name))
+        gateway.filter(|gateway| self.classes.have(gateway))
     }
 
     /// Notes a gateway, and returns whether its change matters to routes.

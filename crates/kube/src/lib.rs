@@ -3,6 +3,8 @@
 //! [`desired::desired`] computes what nodes and the cluster should have from the objects, without a server,
 //! and [`incremental::Incremental`] computes the part of it that a change may affect.
 
+mod classes;
+mod conditions;
 pub mod config;
 pub mod desired;
 pub mod endpoints;

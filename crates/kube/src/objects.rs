@@ -91,6 +91,8 @@ pub struct BalancedObject {
     pub load_balancer_ip: Option<Box<str>>,
     /// Its IP versions.
     pub families: Vec<IpVersion>,
+    /// Whether one IP version is enough, although it has both.
+    pub one_is_enough: bool,
     /// How long clients keep their back end, in seconds, if they do.
     pub affinity_s: Option<u64>,
     /// Whether each node of the cluster uses only the endpoints on it.
@@ -141,6 +143,7 @@ impl From<Service> for ServiceObject {
                 pool: annotation("pool"),
                 load_balancer_ip: boxed(&spec.load_balancer_ip),
                 families: spec.ip_families.iter().flatten().filter_map(|name| family(name)).collect(),
+                one_is_enough: spec.ip_family_policy.as_deref() == Some("PreferDualStack"),
                 affinity_s: (spec.session_affinity.as_deref() == Some("ClientIP"))
                     .then(|| affinity_s(timeout)),
                 is_local: spec.external_traffic_policy.as_deref() == Some("Local"),

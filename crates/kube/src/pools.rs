@@ -134,17 +134,22 @@ impl Pools {
         self.0.iter().any(|pool| pool.has(address))
     }
 
-    /// Whether objects that ask for no pool can get an address of this version.
+    /// Whether objects that ask for this pool, or for none, may get addresses of this version.
     #[must_use]
-    pub fn offers(&self, family: IpVersion) -> bool {
+    pub fn offer(&self, family: IpVersion, name: Option<&str>) -> bool {
         let has = |pool: &Pool| pool.addresses.iter().any(|range| range.family == family);
-        self.0.iter().any(|pool| pool.automatic && has(pool))
+        self.0.iter().any(|pool| pool.is_meant(name) && has(pool))
     }
 }
 
 impl Pool {
     fn has(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|range| range.has(address))
+    }
+
+    /// Whether objects that ask for the pool with this name, or for none, may get its addresses.
+    fn is_meant(&self, name: Option<&str>) -> bool {
+        name.map_or(self.automatic, |name| self.name == name)
     }
 }
 
@@ -164,8 +169,30 @@ pub enum AddressRequest {
     Addresses(Vec<IpAddr>),
     /// An address of each version, from a pool or from any.
     Families(Vec<IpVersion>, Option<String>),
+    /// Certain addresses, and an address of each version that these do not have.
+    Both(Vec<IpAddr>, Vec<IpVersion>, Option<String>),
     /// What cannot be understood: the object keeps what it has.
     Wrong,
+}
+
+impl AddressRequest {
+    /// Returns the certain addresses.
+    fn addresses(&self) -> &[IpAddr] {
+        match self {
+            AddressRequest::Addresses(addresses) | AddressRequest::Both(addresses, ..) => addresses,
+            AddressRequest::Families(..) | AddressRequest::Wrong => &[],
+        }
+    }
+
+    /// Returns the versions of which any address will do, and the pool.
+    fn families(&self) -> Option<(&[IpVersion], Option<&str>)> {
+        match self {
+            AddressRequest::Families(families, pool) | AddressRequest::Both(_, families, pool) => {
+                Some((families, pool.as_deref()))
+            }
+            AddressRequest::Addresses(_) | AddressRequest::Wrong => None,
+        }
+    }
 }
 
 impl Default for AddressRequest {
@@ -207,8 +234,47 @@ pub fn give(pools: &Pools, wants: &[&Want]) -> Vec<Given> {
             }
         }
     }
+    give_certain(pools, wants, &mut taken, &mut all);
+    // Where the search for a free address begins in each range. It never goes back: addresses below it
+    // that an object gives up go to others only the next time.
+    let mut free = Cursor::default();
     for (at, want) in wants.iter().enumerate() {
-        let AddressRequest::Addresses(asked) = &want.asked else { continue };
+        let Some((families, pool)) = want.asked.families().filter(|_| all[at].problem.is_none()) else {
+            continue;
+        };
+        let suits = |address: IpAddr| {
+            pool.is_none_or(|name| pools.0.iter().any(|one| one.name == name && one.has(address)))
+        };
+        let before = std::mem::take(&mut all[at].addresses);
+        let mut problem = None;
+        let mut now = want.asked.addresses().to_vec();
+        for family in families {
+            let of_family = |address: &&IpAddr| IpVersion::of(**address) == *family;
+            let kept = before.iter().filter(of_family).find(|address| suits(**address));
+            let fresh = || free.next(pools, pool, *family, &taken);
+            let found = kept.copied().or_else(fresh);
+            if found.is_none() {
+                problem = problem.or(Some(Shortage::Exhausted(*family)));
+            }
+            // An address of another pool is better than none.
+            let found = found.or_else(|| before.iter().find(of_family).copied());
+            taken.extend(found.map(|address| (address, at)));
+            now.extend(found);
+        }
+        let gone: Vec<IpAddr> = before.into_iter().filter(|address| !now.contains(address)).collect();
+        release(&mut taken, &gone);
+        all[at] = Given { addresses: now, problem };
+    }
+    all
+}
+
+/// Assigns the certain addresses that objects ask for.
+fn give_certain(pools: &Pools, wants: &[&Want], taken: &mut BTreeMap<IpAddr, usize>, all: &mut [Given]) {
+    for (at, want) in wants.iter().enumerate() {
+        let asked = want.asked.addresses();
+        if asked.is_empty() {
+            continue;
+        }
         let problem = asked.iter().find_map(|address| {
             if !pools.has(*address) {
                 return Some(Shortage::Outside(*address));
@@ -219,39 +285,14 @@ pub fn give(pools: &Pools, wants: &[&Want]) -> Vec<Given> {
             all[at].problem = problem;
             continue;
         }
-        release(&mut taken, &all[at].addresses);
-        taken.extend(asked.iter().map(|address| (*address, at)));
-        all[at].addresses.clone_from(asked);
-    }
-    // Where the search for a free address begins in each range. It never goes back: addresses below it
-    // that an object gives up go to others only the next time.
-    let mut free = Cursor::default();
-    for (at, want) in wants.iter().enumerate() {
-        let AddressRequest::Families(families, pool) = &want.asked else { continue };
-        let pool = pool.as_deref();
-        let suits = |address: IpAddr| {
-            pool.is_none_or(|name| pools.0.iter().any(|one| one.name == name && one.has(address)))
-        };
+        let families = want.asked.families().map(|(families, _)| families).unwrap_or_default();
         let before = std::mem::take(&mut all[at].addresses);
-        let mut problem = None;
-        let mut now = Vec::new();
-        for family in families {
-            let of_family = |address: &&IpAddr| IpVersion::of(**address) == *family;
-            let kept = before.iter().filter(of_family).find(|address| suits(**address));
-            let fresh = || free.next(pools, pool, *family, &taken);
-            let found = kept.copied().or_else(fresh);
-            if found.is_none() {
-                problem = problem.or(Some(Shortage::Exhausted(*family)));
-            }
-            // An address of another pool is better than none.
-            now.extend(found.or_else(|| before.iter().find(of_family).copied()));
-            taken.extend(now.last().map(|address| (*address, at)));
-        }
-        let gone: Vec<IpAddr> = before.into_iter().filter(|address| !now.contains(address)).collect();
-        release(&mut taken, &gone);
-        all[at] = Given { addresses: now, problem };
+        let is_open = |address: &IpAddr| families.contains(&IpVersion::of(*address));
+        let (open, gone): (Vec<IpAddr>, Vec<IpAddr>) = before.into_iter().partition(is_open);
+        release(taken, &gone);
+        taken.extend(asked.iter().map(|address| (*address, at)));
+        all[at].addresses = [asked, &open].concat();
     }
-    all
 }
 
 fn release(taken: &mut BTreeMap<IpAddr, usize>, addresses: &[IpAddr]) {
@@ -273,9 +314,8 @@ impl Cursor {
         taken: &BTreeMap<IpAddr, usize>,
     ) -> Option<IpAddr> {
         for (at, pool) in pools.0.iter().enumerate() {
-            let is_meant = name.map_or(pool.automatic, |name| pool.name == name);
             let ranges = pool.addresses.iter().enumerate().filter(|(_, range)| range.family == family);
-            for (number, range) in ranges.filter(|_| is_meant) {
+            for (number, range) in ranges.filter(|_| pool.is_meant(name)) {
                 let from = self.0.entry((at, number)).or_insert(range.first);
                 while *from <= range.last {
                     let address = range.address(*from);
@@ -366,6 +406,7 @@ mod tests {
             3 => Just(four()),
             1 => Just(AddressRequest::Families(vec![IpVersion::Four], Some("b".into()))),
             1 => address().prop_map(|one| AddressRequest::Addresses(vec![one])),
+            1 => address().prop_map(|one| AddressRequest::Both(vec![one], vec![IpVersion::Six], None)),
             1 => Just(AddressRequest::Wrong),
         ];
         (prop::collection::vec(address(), 0..2), asked).prop_map(|(current, asked)| Want { current, asked })
@@ -377,7 +418,8 @@ mod tests {
         #[test]
         fn addresses_have_one_owner_and_come_to_rest(mut wants in prop::collection::vec(any_want(), 0..9)) {
             let pools = pools(
-                "[{ name: a, addresses: [192.0.2.0/30] }, { name: b, addresses: [192.0.2.8/31] }]",
+                "[{ name: a, addresses: [192.0.2.0/30] }, { name: b, addresses: [192.0.2.8/31] },
+                  { name: six, addresses: ['2001:db8::/127'] }]",
             );
             let mut last = Vec::new();
             for round in 0..10 {

@@ -1,4 +1,4 @@
-//! Tells the cluster: statuses and events.
+//! Tells the cluster: statuses, finalizers and events.
 
 use crate::config::DOMAIN;
 use crate::desired::{Notice, StatusChange};
@@ -117,14 +117,18 @@ async fn attempt(
 async fn send(client: &Client, change: &StatusChange) -> Result<(), kube::Error> {
     let api = api(client, &change.object);
     // With the version, the change is refused if the object is not the one that it was computed for.
-    let patch = json!({
-        "metadata": { "resourceVersion": change.version },
-        "status": change.status,
-    });
+    let version = &change.version;
     let name = change.object.name.as_deref().unwrap_or_default();
-    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-    let sent = timeout(PATIENCE, api.patch_status(name, &params, &patch)).await;
-    sent.map_or_else(
+    let params = PatchParams::default();
+    let request = async {
+        if let Some(finalizers) = &change.finalizers {
+            let patch = json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } });
+            return api.patch(name, &params, &Patch::Merge(patch)).await;
+        }
+        let patch = json!({ "metadata": { "resourceVersion": version }, "status": change.status });
+        api.patch_status(name, &params, &Patch::Merge(patch)).await
+    };
+    timeout(PATIENCE, request).await.map_or_else(
         |_| Err(kube::Error::Service("the API server does not answer".into())),
         |one| one.map(drop),
     )
@@ -175,10 +179,6 @@ pub(crate) async fn events(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Config;
 /// Sends an event, and returns whether that is done.
 async fn publish(shared: &Hub, recorder: &Recorder, event: &Event, object: &ObjectReference) -> bool {
     let why = match timeout(PATIENCE, recorder.publish(event, object)).await {
@@ -200,6 +200,10 @@ async fn publish(shared: &Hub, recorder: &Recorder, event: &Event, object: &Obje
     is_refused
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
 
     #[test]
     fn a_status_survives_a_lapse_of_the_lease() {
@@ -213,6 +217,7 @@ async fn publish(shared: &Hub, recorder: &Recorder, event: &Event, object: &Obje
             object: ObjectReference::default(),
             version: None,
             status: json!({}),
+            finalizers: None,
             addresses: Vec::new(),
         };
         assert!(!shared.leads());

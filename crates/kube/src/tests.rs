@@ -1,5 +1,6 @@
 //! What follows from objects, as users write them.
 
+mod gateways;
 mod happenings;
 mod services;
 
@@ -7,8 +8,8 @@ use crate::config::Config;
 use crate::desired::{Desired, StatusChange, desired, note_sent};
 use crate::incremental::{Incremental, forget_times};
 use crate::objects::{Changed, Cluster, L4Route, ObjectKey, Objects, Protocol, key};
-use gateway_api::gatewayclasses::GatewayClass;
 use crate::run::lasting;
+use gateway_api::gatewayclasses::GatewayClass;
 use gateway_api::gateways::Gateway;
 use gateway_api::referencegrants::ReferenceGrant;
 use k8s_openapi::api::core::v1::{Namespace, Service};
@@ -126,7 +127,8 @@ fn apply(snapshot: &mut Cluster, desired: &Desired) {
     }
 }
 
-/// Writes a status to its object, which then has another version, and returns what has changed.
+/// Writes a status or finalizers to their object, which then has another version, and returns what has
+/// changed.
 fn write(snapshot: &mut Cluster, change: &StatusChange) -> Changed {
     let at =
         (change.object.namespace.clone().unwrap_or_default(), change.object.name.clone().unwrap_or_default());
@@ -150,8 +152,11 @@ fn write(snapshot: &mut Cluster, change: &StatusChange) -> Changed {
     .unwrap();
     value["kind"] = kind.into();
     value["metadata"]["resourceVersion"] = version.into();
-    for (key, part) in change.status.as_object().unwrap() {
+    for (key, part) in change.status.as_object().into_iter().flatten() {
         value["status"][key] = part.clone();
+    }
+    if let Some(finalizers) = &change.finalizers {
+        value["metadata"]["finalizers"] = json!(finalizers);
     }
     add(snapshot, &value)
 }
@@ -301,11 +306,6 @@ fn a_bad_annotation_has_an_event_and_changes_nothing() {
 }
 
 #[test]
-fn source_ranges_are_the_clients_that_are_served() {
-    let with = |ranges: &str| {
-        let desired = run(&format!(
-            "- kind: Service
-#[test]
 fn warnings_are_repeated_as_long_as_they_hold() {
     let mut all = snapshot(&SHOP.replace(
         "web, creationTimestamp",
@@ -325,6 +325,11 @@ fn warnings_are_repeated_as_long_as_they_hold() {
     assert_eq!(reasons(&known), [""; 0]);
 }
 
+#[test]
+fn source_ranges_are_the_clients_that_are_served() {
+    let with = |ranges: &str| {
+        let desired = run(&format!(
+            "- kind: Service
   metadata: {{ namespace: a, name: b }}
   spec:
     type: LoadBalancer
@@ -352,6 +357,20 @@ fn warnings_are_repeated_as_long_as_they_hold() {
     assert_eq!(with(&many(256).join(", ")), (vec![json!(many(256))], "AddressAssigned".into()));
     let cut = (vec![json!(many(256))], "AddressAssigned TooManySourceRanges".into());
     assert_eq!(with(&many(258).join(", ")), cut);
+}
+
+#[test]
+fn one_ip_version_is_enough_for_those_who_prefer_two() {
+    let four = "{ template: { port: p0 }, pools: [{ name: a, addresses: [192.0.2.0/30] }] }";
+    let four = Config::parse(four).unwrap();
+    let with = |config: &Config, policy: &str| {
+        let policy = format!("    ipFamilyPolicy: {policy}\n    ipFamilies");
+        let desired = desired(config, &snapshot(&SHOP.replace("    ipFamilies", &policy)));
+        (reasons(&desired).join(" "), desired.services.len())
+    };
+    assert_eq!(with(&four, "PreferDualStack"), ("AddressAssigned".into(), 2));
+    assert_eq!(with(&four, "RequireDualStack"), ("PoolExhausted AddressAssigned".into(), 2));
+    assert_eq!(with(&config(), "PreferDualStack"), ("AddressAssigned AddressAssigned".into(), 4));
 }
 
 const GATEWAY: &str = r#"

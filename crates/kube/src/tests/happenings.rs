@@ -34,7 +34,15 @@ fn any_service() -> impl Strategy<Value = String> {
             "weir-net.github.io/pool: x",
         ]),
         pick(&["type: LoadBalancer, loadBalancerClass: weir-net.github.io/lb, ", "type: ClusterIP, "]),
-        (pick(&["", "ipFamilies: [IPv4, IPv6], "]), pick(&["5432", "53", "5432, protocol: UDP"]), 1u8..4),
+        (
+            pick(&[
+                "",
+                "ipFamilies: [IPv4, IPv6], ",
+                "ipFamilies: [IPv6], ipFamilyPolicy: PreferDualStack, ",
+            ]),
+            pick(&["5432", "53", "5432, protocol: UDP"]),
+            1u8..4,
+        ),
     );
     service.prop_map(|(namespace, name, annotation, kind, (families, port, day))| {
         format!(
@@ -106,7 +114,12 @@ fn any_gateway() -> impl Strategy<Value = String> {
         pick(&["weir", "other"]),
         pick(&["All", "Same", "Selector, selector: { matchLabels: { team: red } }"]),
         pick(&["TCP", "UDP", "HTTP"]),
-        pick(&["", "addresses: [{ value: 192.0.2.1 }], "]),
+        pick(&[
+            "",
+            "addresses: [{ value: 192.0.2.1 }], ",
+            "addresses: [{ value: 192.0.2.1 }, { type: IPAddress }], ",
+            "infrastructure: { annotations: { weir-net.github.io/pool: b } }, ",
+        ]),
         1u8..4,
     );
     gateway.prop_map(|(name, class, from, protocol, addresses, day)| {
@@ -129,6 +142,8 @@ fn any_other() -> impl Strategy<Value = &'static str> {
         "{ kind: GatewayClass, metadata: { name: weir },
             spec: { controllerName: weir-net.github.io/gateway } }",
         "{ kind: GatewayClass, metadata: { name: weir }, spec: { controllerName: example.com/other } }",
+        "{ kind: GatewayClass, metadata: { name: weir }, spec: { controllerName: weir-net.github.io/gateway,
+            parametersRef: { group: '', kind: ConfigMap, name: x } } }",
         "{ kind: ReferenceGrant, metadata: { namespace: infra, name: g }, spec: {
             from: [{ group: gateway.networking.k8s.io, kind: TCPRoute, namespace: apps }],
             to: [{ group: '', kind: Service }] } }",

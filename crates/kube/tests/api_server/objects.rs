@@ -84,6 +84,11 @@ pub fn a_gateway_has_conditions(bed: &Bed) {
     bed.until("gateway.shop.edge.5432-tcp", &["10.1.0.9"]);
     let class = bed.get(&format!("{GATEWAYS}/gatewayclasses/weir"));
     assert_eq!(condition(&class["status"], "Accepted"), "True");
+    wait("the finalizer of a class that is used", || {
+        let class = bed.get(&format!("{GATEWAYS}/gatewayclasses/weir"));
+        let finalizer = "gateway-exists-finalizer.gateway.networking.k8s.io";
+        class["metadata"]["finalizers"].as_array()?.iter().find(|one| *one == finalizer).map(drop)
+    });
     // Once all nodes have confirmed the service of the route.
     wait("a programmed listener", || {
         let listener = bed.get(&gateway)["status"]["listeners"][0].clone();

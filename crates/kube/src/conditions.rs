@@ -1,0 +1,73 @@
+//! Conditions of objects of the Gateway API.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use std::collections::BTreeSet;
+
+/// The maximum number of nodes that a condition names.
+const BEHIND_MAX: usize = 8;
+
+/// The conditions of an object.
+pub(crate) struct ConditionSet<'a> {
+    /// Those that the object has.
+    before: &'a [Condition],
+    generation: Option<i64>,
+    now: Timestamp,
+    pub all: Vec<Condition>,
+}
+
+impl<'a> ConditionSet<'a> {
+    pub(crate) fn new(before: &'a [Condition], meta: &ObjectMeta, now: Timestamp) -> ConditionSet<'a> {
+        ConditionSet { before, generation: meta.generation, now, all: Vec::new() }
+    }
+
+    /// Adds a condition. Its transition time changes only when its status does.
+    pub(crate) fn set(&mut self, kind: &str, is_true: bool, reason: &str, message: impl Into<String>) {
+        let status = if is_true { "True" } else { "False" };
+        let before = self.before.iter().find(|one| one.type_ == kind && one.status == status);
+        self.all.push(Condition {
+            type_: kind.into(),
+            status: status.into(),
+            reason: reason.into(),
+            message: message.into(),
+            observed_generation: self.generation,
+            last_transition_time: before.map_or(Time(self.now), |one| one.last_transition_time.clone()),
+        });
+    }
+}
+
+impl ConditionSet<'_> {
+    /// Adds the condition `Programmed`, given the nodes that have not confirmed the services.
+    pub(crate) fn programmed(&mut self, behind: &BTreeSet<&str>) {
+        if behind.is_empty() {
+            return self.set("Programmed", true, "Programmed", "all nodes have its services");
+        }
+        let named: Vec<&str> = behind.iter().copied().take(BEHIND_MAX).collect();
+        let others = behind.len() - named.len();
+        let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+        let why = format!("these nodes have not confirmed its services: {}{others}", named.join(", "));
+        self.set("Programmed", false, "Pending", why);
+    }
+
+    /// Adds those of a route.
+    pub(crate) fn of_route(
+        &mut self,
+        is_nowhere: bool,
+        is_refused: bool,
+        problem: Option<&(&'static str, String)>,
+    ) {
+        if is_nowhere {
+            let why = "the gateway has no listener with this name or port";
+            self.set("Accepted", false, "NoMatchingParent", why);
+        } else if is_refused {
+            let why = "no listener allows routes of this kind from this namespace";
+            self.set("Accepted", false, "NotAllowedByListeners", why);
+        } else {
+            self.set("Accepted", true, "Accepted", "the route is attached");
+        }
+        match problem {
+            Some((reason, why)) => self.set("ResolvedRefs", false, reason, why.clone()),
+            None => self.set("ResolvedRefs", true, "ResolvedRefs", "all references are resolved"),
+        }
+    }
+}
