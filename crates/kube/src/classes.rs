@@ -23,7 +23,7 @@ const FINALIZER: &str = "gateway-exists-finalizer.gateway.networking.k8s.io";
 pub(crate) struct Classes(BTreeMap<String, bool>);
 
 impl Classes {
-    /// Whether this controller implements a gateway. It goes on to implement a gateway whose class is no
+    /// Whether this controller implements a gateway. It continues to implement a gateway whose class is no
     /// longer accepted, because a class is a template: changes of it should not end what already serves.
     pub(crate) fn have(&self, gateway: &Gateway) -> bool {
         let is_accepted = self.0.get(&gateway.spec.gateway_class_name);
