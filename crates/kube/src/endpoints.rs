@@ -104,7 +104,7 @@ pub struct Group {
 }
 
 /// Where a node sends packets: an address, and a port unless packets keep theirs.
-type Place = (IpAddr, Option<u16>);
+type BackEndPlace = (IpAddr, Option<u16>);
 
 /// The back end that rejects its share of new flows.
 const REJECT: &str = "reject";
@@ -114,9 +114,9 @@ const REJECT: &str = "reject";
 /// anyway.
 pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node: &NodeConfig) -> Vec<Value> {
     // Packets that keep their port reach an address at that port, whatever its target port is.
-    let place = |one: &Endpoint| -> Place { (one.address, config.translates().then_some(one.port)) };
+    let place = |one: &Endpoint| -> BackEndPlace { (one.address, config.translates().then_some(one.port)) };
     // The weight of those that get new flows, by place; and what is rejected.
-    let mut weights: BTreeMap<Option<Place>, u128> = BTreeMap::new();
+    let mut weights: BTreeMap<Option<BackEndPlace>, u128> = BTreeMap::new();
     let chosen: Vec<Vec<&Endpoint>> =
         groups.iter().map(|group| chosen(&group.endpoints, is_local, node)).collect();
     // The endpoints of a group share its weight equally.
@@ -144,8 +144,8 @@ pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node:
     };
     // Every endpoint is a back end, because flows that it has may continue.
     let all = groups.iter().flat_map(|group| group.endpoints.iter());
-    let all: BTreeSet<Place> = all.map(place).collect();
-    let back_end = |(address, port): Place| {
+    let all: BTreeSet<BackEndPlace> = all.map(place).collect();
+    let back_end = |(address, port): BackEndPlace| {
         let mut map: Map<String, Value> = config.each.clone();
         map.insert("name".into(), names::back_end(address, port).into());
         map.insert("ip".into(), address.to_string().into());

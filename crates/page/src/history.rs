@@ -100,8 +100,7 @@ impl PageHistory {
     /// Makes room for a series, in place of one that has had no sample for the longest time. Returns whether
     /// there is room.
     fn makes_room(&mut self, name: &str) -> bool {
-        let is_app = |name: &str| name.starts_with(APPS);
-        let most = if is_app(name) { HISTORY_SERIES - RESERVED } else { HISTORY_SERIES };
+        let most = if name.starts_with(APPS) { HISTORY_SERIES - RESERVED } else { HISTORY_SERIES };
         if name.len() > NAME_MAX {
             return false;
         }
