@@ -275,17 +275,17 @@ async fn follow<K, S>(
             }
         };
         match take(shared, kind, read, event, (&mut list, &mut unreadable)) {
-            Taken::Part => continue,
-            Taken::Doubted => return,
-            Taken::List => {}
-            Taken::Object => waits.reset(),
+            Following::Part => continue,
+            Following::Doubted => return,
+            Following::List => {}
+            Following::Object => waits.reset(),
         }
         shared.touch();
     }
 }
 
 /// What an event has led to.
-enum Taken {
+enum Following {
     /// It is part of a list that is not complete.
     Part,
     /// A list replaces what was known.
@@ -303,7 +303,7 @@ fn take<K, S>(
     read: fn(K) -> Result<S, String>,
     event: Event<K>,
     (list, unreadable): (&mut Objects<S>, &mut Unreadable),
-) -> Taken
+) -> Following
 where
     K: Resource,
 {
@@ -315,33 +315,33 @@ where
     let taken = match event {
         Event::Init => {
             list.clear();
-            return Taken::Part;
+            return Following::Part;
         }
         Event::InitApply(one) => {
             let at = key(one.meta());
             let object = unreadable.choose(kind.name, &at, read(one), objects.get(&at));
             list.extend(object.map(|object| (at, object)));
-            return Taken::Part;
+            return Following::Part;
         }
         Event::InitDone => {
             if let Some(why) = doubt(objects.len(), list.len()) {
                 note_error(shared, kind.name, watched, why);
-                return Taken::Doubted;
+                return Following::Doubted;
             }
             watched.is_listed = true;
             kind.set_all(objects, changed, std::mem::take(list));
-            Taken::List
+            Following::List
         }
         Event::Apply(one) => {
             let at = key(one.meta());
             let object = unreadable.choose(kind.name, &at, read(one), objects.get(&at));
             kind.set(objects, changed, at, object);
-            Taken::Object
+            Following::Object
         }
         Event::Delete(one) => {
             unreadable.0.remove(&key(one.meta()));
             kind.set(objects, changed, key(one.meta()), None);
-            Taken::Object
+            Following::Object
         }
     };
     watched.error = None;
