@@ -312,6 +312,8 @@ fn warnings_are_repeated_as_long_as_they_hold() {
         "web, annotations: { weir-net.github.io/pool: six }, creationTimestamp",
     ));
     let (mut known, config) = (Incremental::default(), config());
+    let first = desired(&config, &all);
+    confirm(&mut all, &first);
     let changed = Changed::all(&all);
     let update = known.update(&config, &all, &changed);
     let reasons = |known: &Incremental| lasting(known, &[]).iter().map(|one| one.reason).collect::<Vec<_>>();
@@ -361,11 +363,15 @@ fn source_ranges_are_the_clients_that_are_served() {
 
 #[test]
 fn one_ip_version_is_enough_for_those_who_prefer_two() {
-    let four = "{ template: { port: p0 }, pools: [{ name: a, addresses: [192.0.2.0/30] }] }";
-    let four = Config::parse(four).unwrap();
+    let pools = "pools: [{ name: a, addresses: [192.0.2.0/30] }]";
+    let four = format!("{{ template: {{ port: p0 }}, each: {{ mode: nat }}, {pools} }}");
+    let four = Config::parse(&four).unwrap();
     let with = |config: &Config, policy: &str| {
         let policy = format!("    ipFamilyPolicy: {policy}\n    ipFamilies");
-        let desired = desired(config, &snapshot(&SHOP.replace("    ipFamilies", &policy)));
+        let mut all = snapshot(&SHOP.replace("    ipFamilies", &policy));
+        let first = desired(config, &all);
+        confirm(&mut all, &first);
+        let desired = desired(config, &all);
         (reasons(&desired).join(" "), desired.services.len())
     };
     assert_eq!(with(&four, "PreferDualStack"), ("AddressAssigned".into(), 2));

@@ -460,8 +460,8 @@ fn permission(request: &HttpRequest) -> Option<String> {
 }
 
 /// The roles in packaging/kubernetes allow exactly what the program needs. Of what they allow, it has not
-/// used here: watches, statuses and finalizers of the Gateway API, of which this API server has only Gateways,
-/// and patches of repeated events.
+/// used here: watches, statuses and finalizers of the Gateway API, of which this API server has only
+/// Gateways, and patches of repeated events.
 fn the_roles_are_just_enough(requests: &[HttpRequest]) {
     let mut granted = BTreeSet::new();
     for role in packaging::base("lb") {

@@ -22,7 +22,7 @@ struct frame {
 /* Where a test run is. User space writes it before each run. */
 struct position {
 	__u64 start; /* the address of a frame's first byte; 0 before the first frame */
-	__u64 now; /* the address of the first byte as the measured program left it */
+	__u64 now; /* an address, written to be read as a number */
 	__u32 next; /* the number of the next frame */
 	__u32 frames; /* the number of all frames */
 	__u32 length; /* bytes of each frame, at least those of WORDS */
@@ -66,6 +66,15 @@ static __always_inline int distance(struct xdp_md *context, struct position *at)
 	return at->start - *now;
 }
 
+/* Returns by how much the end has to move, once the start is in its place. */
+static __always_inline int growth(struct xdp_md *context, struct position *at)
+{
+	volatile __u64 *now = &at->now;
+
+	*now = context->data_end;
+	return at->start + at->length - *now;
+}
+
 static __always_inline int restore(struct xdp_md *context, void *programs)
 {
 	__u32 zero = 0, number;
@@ -78,7 +87,7 @@ static __always_inline int restore(struct xdp_md *context, void *programs)
 		return FAILED;
 	if (bpf_xdp_adjust_head(context, distance(context, at)))
 		return FAILED;
-	if (bpf_xdp_adjust_tail(context, (int)at->length - (int)(context->data_end - context->data)))
+	if (bpf_xdp_adjust_tail(context, growth(context, at)))
 		return FAILED;
 	number = at->next;
 	frame = bpf_map_lookup_elem(&frames, &number);

@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock};
 use tokio::net::UnixListener;
 
 /// The services of a node that refuses port 666.
-type Node = Arc<Mutex<BTreeMap<String, Value>>>;
+type FakeNode = Arc<Mutex<BTreeMap<String, Value>>>;
 
 /// Returns the `ETag` of a node's services.
 fn tag(node: &BTreeMap<String, Value>) -> String {
@@ -27,7 +27,7 @@ fn tag(node: &BTreeMap<String, Value>) -> String {
     format!("{:x}", hasher.finish())
 }
 
-async fn answer(node: Node, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(node: FakeNode, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let mut node = node.lock().unwrap();
@@ -61,7 +61,7 @@ async fn answer(node: Node, request: Request<Incoming>) -> Result<Response<Full<
     Ok(Response::new(Full::from(changes.to_string())))
 }
 
-async fn serve(node: Node, listener: UnixListener) {
+async fn serve(node: FakeNode, listener: UnixListener) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let node = node.clone();
@@ -86,7 +86,7 @@ fn want(hub: &Hub, name: &str, port: u16) {
     state.nodes.get_mut("n").unwrap().changed.insert(name.into());
 }
 
-fn ports(node: &Node) -> Vec<(String, String)> {
+fn ports(node: &FakeNode) -> Vec<(String, String)> {
     let port = |one: &Value| one["service"]["port"].as_str().unwrap().to_string();
     node.lock().unwrap().iter().map(|(name, one)| (name.clone(), port(one))).collect()
 }
@@ -133,7 +133,7 @@ fn the_last_good_form_of_a_refused_service_stays() {
         (name.to_string(), json!({ "name": name, "service": { "port": "80" }, "status": status }))
     };
     let has = [has("a", "api"), has("b", "file"), has("c", "api")];
-    let node: Node = Arc::new(Mutex::new(has.into()));
+    let node: FakeNode = Arc::new(Mutex::new(has.into()));
     let expected = |all: [(&str, &str); 3]| all.map(|(name, port)| (name.into(), port.into())).to_vec();
     runtime().block_on(async {
         tokio::spawn(serve(node.clone(), UnixListener::bind(&path).unwrap()));
@@ -162,7 +162,7 @@ fn the_last_good_form_of_a_refused_service_stays() {
 fn a_node_that_refuses_a_service_is_not_in_sync() {
     let path = path("refuses");
     let hub = hub(&path);
-    let node = Node::default();
+    let node = FakeNode::default();
     runtime().block_on(async {
         tokio::spawn(serve(node.clone(), UnixListener::bind(&path).unwrap()));
         lead(&hub, Duration::from_secs(3600));
@@ -190,7 +190,7 @@ fn a_late_request_changes_nothing() {
     let path = path("late");
     let hub = hub(&path);
     let config = hub.config.nodes[0].clone();
-    let node = Node::default();
+    let node = FakeNode::default();
     let all: Vec<String> = (0..=SINGLE_MAX).map(|at| format!("s{at}")).collect();
     runtime().block_on(async {
         tokio::spawn(serve(node.clone(), UnixListener::bind(&path).unwrap()));
