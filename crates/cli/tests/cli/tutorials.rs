@@ -245,7 +245,8 @@ fn follow(page: &str, files: &[&str], root: bool, mut edit: impl FnMut(&Block, &
         edit(&block, folder.path());
         for step in block.steps() {
             // Counts of packets and flows, and which server answers, depend on the moment.
-            let varies = ["weir show", "weir reload", "for i in", "ip netns exec client curl -s http"];
+            let curls = ["ip netns exec client curl -s http", "ip netns exec client curl -s --retry"];
+            let varies = ["weir show", "weir reload", "for i in", curls[0], curls[1]];
             let varies = varies.iter().any(|one| step.command.starts_with(one));
             shell.follow(page, block.line, &step, !(root && varies));
             steps += 1;
