@@ -84,7 +84,10 @@ impl ClientFlow {
         let came: Vec<u64> = answers.iter().map(|(_, number)| *number).collect();
         assert!(came.is_sorted(), "packets of one flow were overtaken: {came:?}");
         let lost: Vec<u64> = numbers.filter(|number| !came.contains(number)).collect();
-        assert!(lost.is_empty(), "queries {lost:?} are lost: {}", network.spaces.log());
+        if !lost.is_empty() {
+            let [ledger, drops, ports] = ["ledger", "drops", "ports"].map(|what| network.show(what));
+            panic!("queries {lost:?} are lost: {ledger} {drops} {ports} {}", network.spaces.log());
+        }
         let back_end = *self.back_end.get_or_insert(answers[0].0);
         assert!(answers.iter().all(|(from, _)| *from == back_end), "{answers:?}");
         self.sent += queries;
