@@ -32,8 +32,8 @@ fn every_scheme_carries_every_message() {
         let max = row["maxfct_ms"]["max"].as_f64().unwrap_or_default();
         assert!(max > 0.0 && (max < 20_000.0 || row["elephant_starts"] != "never"), "{row}; {stderr_text}");
     }
-    // The lab itself fails if the reload has restarted the app, or if a flow of `one_sided` has left a path
-    // that worked without a pause. How many flows moved otherwise depends on the machine.
+    // The lab itself fails if the reload has restarted the app, or if a flow of `one_sided` has left, without
+    // a pause, a path that worked. How many flows moved otherwise depends on the machine.
     assert_eq!(result["reload"]["entries"], 50_000, "{stderr_text}");
 }
 

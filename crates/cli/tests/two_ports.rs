@@ -54,7 +54,7 @@ fn build() -> Option<Spaces> {
             let mut asked = [0; 512];
             while let Ok((length, from)) = server.recv_from(&mut asked) {
                 let id = u16::from_be_bytes([asked[0], asked[1]]);
-                // What is not a query any more gets no answer, and counts as lost.
+                // What is no longer a query gets no answer, and counts as lost.
                 if asked[..length] == query(id) {
                     let _ = server.send_to(&answer(id, at), from);
                 }

@@ -1,6 +1,6 @@
 //! Changed addresses and the checksums whose pseudo header contains them, or contains others: random packets
 //! of every such protocol after random extension headers, in the engine and the interpreter. The checksums
-//! are computed here from scratch, from what each frame was built of.
+//! are computed here from scratch, from the parts of each frame.
 
 use std::collections::BTreeMap;
 use weir_engine::lockstep::{Act, Arriving, Lockstep};

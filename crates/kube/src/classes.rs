@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// features `Gateway` and `GatewayStaticAddresses` need HTTP, so these are not claimed.
 const FEATURES: [&str; 3] = ["ReferenceGrant", "TCPRoute", "UDPRoute"];
 
-/// The finalizer that the specification wants classes to have while they are used, so that a class whose
+/// The finalizer that the specification wants classes to have while they are in use, so that a class whose
 /// gateways serve packets cannot be deleted.
 const FINALIZER: &str = "gateway-exists-finalizer.gateway.networking.k8s.io";
 
@@ -24,14 +24,14 @@ pub(crate) struct Classes(BTreeMap<String, bool>);
 
 impl Classes {
     /// Whether this controller implements a gateway. It continues to implement a gateway whose class is no
-    /// longer accepted, because a class is a template: changes of it should not end what already serves.
+    /// longer accepted, because a class is a template: changes to it should not end what already serves.
     pub(crate) fn have(&self, gateway: &Gateway) -> bool {
         let is_accepted = self.0.get(&gateway.spec.gateway_class_name);
         is_accepted.is_some_and(|is_accepted| *is_accepted || is_known(gateway))
     }
 }
 
-/// Whether a gateway has been seen by its controller. Until then, the API server's default is its status. The
+/// Whether a gateway has been seen by its controller. Until then, its status is the API server's default. The
 /// status is the only memory that outlives a controller.
 fn is_known(gateway: &Gateway) -> bool {
     let mut conditions = gateway.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -49,7 +49,7 @@ pub(crate) fn classes(config: &Config, cluster: &Cluster, desired: &mut Desired)
         if is_accepted {
             conditions.set("Accepted", true, "Accepted", "weir-kube implements this class");
         } else {
-            let why = "`parametersRef` is not supported; gateways that were there before are still served";
+            let why = "`parametersRef` is not supported; earlier gateways are still served";
             conditions.set("Accepted", false, "InvalidParameters", why);
         }
         let is_used = cluster.gateways.values().any(|one| one.spec.gateway_class_name == name);
@@ -57,7 +57,7 @@ pub(crate) fn classes(config: &Config, cluster: &Cluster, desired: &mut Desired)
         let features = FEATURES.map(|name| json!({ "name": name }));
         let status = json!({ "conditions": conditions.all, "supportedFeatures": features });
         let is_changed = change(desired, "GatewayClass", &class.metadata, &json_of(&class.status), status);
-        // One write at a time: the first one changes the version that both would be for.
+        // One write at a time: the first one changes the version that both would refer to.
         if !is_changed {
             desired.statuses.extend(finalizers(class, is_used));
         }

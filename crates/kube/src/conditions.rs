@@ -49,7 +49,7 @@ impl ConditionSet<'_> {
         self.set("Programmed", false, "Pending", why);
     }
 
-    /// Adds those of a route.
+    /// Adds the conditions of a route.
     pub(crate) fn of_route(
         &mut self,
         is_nowhere: bool,

@@ -190,8 +190,8 @@ fn chosen<'a>(all: &'a [Endpoint], is_local: bool, node: &NodeConfig) -> Vec<&'a
     by_node.or_else(|| hinted(&best, node.zone.as_deref(), |one| &one.zones)).unwrap_or(best)
 }
 
-/// Returns the endpoints whose hints have a name. Hints count only if every endpoint has some and one of them
-/// has this name.
+/// Returns the endpoints whose hints include a name. Hints count only if every endpoint has some, and those
+/// of at least one include this name.
 fn hinted<'a>(
     all: &[&'a Endpoint],
     name: Option<&str>,

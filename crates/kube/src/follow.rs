@@ -193,7 +193,7 @@ fn bare<K: Resource>(mut object: K) -> K {
 }
 
 /// Reads an object of the Gateway API. Its types are closed, and other controllers may use values that later
-/// versions add: the other objects of a list can be read nevertheless.
+/// versions add: the other objects of a list can still be read.
 fn read_alone<K: Resource>(object: DeserializeGuard<K>) -> Result<K, String> {
     object.0.map(bare).map_err(|why| why.error)
 }
@@ -221,7 +221,7 @@ impl Unreadable {
                 // Once, not for every change of an object that another controller may change often.
                 if self.0.insert(at.clone()) {
                     let (namespace, name) = at;
-                    let kept = if known.is_some() { "what is known of it stays" } else { "it is ignored" };
+                    let kept = if known.is_some() { "what is known of it is kept" } else { "it is ignored" };
                     tracing::warn!("{kind} `{name}` (namespace `{namespace}`) cannot be read: {why}; {kept}");
                 }
                 known.cloned()
@@ -290,7 +290,7 @@ enum Following {
     Part,
     /// A list replaces what was known.
     List,
-    /// A list is not believed, so what was known stays.
+    /// A list is not trusted, so what was known stays.
     Doubted,
     /// An object was added, changed or removed.
     Object,
@@ -362,14 +362,14 @@ fn is_event_lost(why: &watcher::Error) -> bool {
     }
 }
 
-/// Says why a list is not believed, given the numbers of objects that are known and that it has: an API
-/// server that has lost its objects, for example because it was restored from nothing, must not empty all
-/// nodes. Names do not matter, because other controllers create their objects again under new names.
+/// Says why a list is not trusted, given the numbers of objects that are known and that it has: an API server
+/// that has lost its objects, for example because it was restored from nothing, must not empty all nodes.
+/// Names do not matter, because other controllers create their objects again under new names.
 fn doubt(known: usize, listed: usize) -> Option<String> {
     (listed * 2 < known).then(|| {
         format!(
-            "the API server lists {listed} objects instead of {known}; fewer than half are not believed \
-             until weir-kube is restarted"
+            "the API server lists {listed} objects instead of {known}; a list with fewer than half \
+             is not trusted until weir-kube is restarted"
         )
     })
 }

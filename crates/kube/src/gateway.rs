@@ -61,8 +61,8 @@ pub(crate) fn change(
     differs
 }
 
-/// Returns the IP versions of the addresses that a gateway leaves to this controller, given their number: of
-/// those that its other addresses do not have, the ones that pools have first, and IPv4 first.
+/// Returns the IP versions of the addresses that a gateway leaves to this controller, given their number:
+/// from the versions that its other addresses do not have, first those that pools have, and IPv4 before IPv6.
 fn open_families(
     config: &Config,
     count: usize,
@@ -286,7 +286,7 @@ pub(crate) fn attach(
 }
 
 /// Replaces the entries that this controller has set, and appends new ones. Entries keep their places:
-/// otherwise, two controllers that share a route would reorder its entries by turns, without end.
+/// otherwise, two controllers that share a route would take turns at reordering its entries, without end.
 fn in_place(before: &[Value], mut own: Vec<Value>, has_set: impl Fn(&Value) -> bool) -> Vec<Value> {
     let mut entries = Vec::new();
     for entry in before {

@@ -90,7 +90,7 @@ impl Incremental {
         &self.services
     }
 
-    /// Returns all that deserves an event at present.
+    /// Returns everything that deserves an event at present.
     pub fn events(&self) -> impl Iterator<Item = &Notice> {
         self.results.values().flat_map(|one| &one.events)
     }

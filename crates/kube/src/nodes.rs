@@ -21,7 +21,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 /// How much is read of a file with a token, in bytes.
 const TOKEN_MAX: u64 = 4096;
 /// After how long without an answer a node counts as not in sync, and after how long it is asked again: its
-/// host may have died in silence. A change of many services may take a node longer than the first of these.
+/// host may have died silently. A change of many services may take a node longer than the first of these.
 const ANSWERS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(120)];
 /// How many services may differ for each to be sent by itself.
 const SINGLE_MAX: usize = 8;
@@ -126,8 +126,8 @@ fn refusal(shared: &Hub, node: &NodeConfig) -> Option<String> {
     Some(format!("it refuses `{name}`{others}: {why}"))
 }
 
-/// Waits for the answers of a node, which counts as not in sync while it takes long. It is given up as soon
-/// as another controller may lead, because that one may then change the node.
+/// Waits for the answers of a node, which counts as not in sync while it takes long. They are given up as
+/// soon as another controller may lead, because that one may then change the node.
 async fn while_leading<T>(
     shared: &Hub,
     node: &NodeConfig,

@@ -91,7 +91,7 @@ pub struct BalancedObject {
     pub load_balancer_ip: Option<Box<str>>,
     /// Its IP versions.
     pub families: Vec<IpVersion>,
-    /// Whether one IP version is enough, although it has both.
+    /// Whether one IP version is enough, although it asks for both.
     pub one_is_enough: bool,
     /// How long clients keep their back end, in seconds, if they do.
     pub affinity_s: Option<u64>,

@@ -190,7 +190,7 @@ async fn publish(shared: &Hub, recorder: &Recorder, event: &Event, object: &Obje
         Err(_) => kube::Error::Service("the API server does not answer".into()),
     };
     let is_refused = match &why {
-        // A namespace that is being deleted takes no events. 429 asks for patience.
+        // A namespace that is being deleted takes no events. 429 asks to try again later.
         kube::Error::Api(status) => status.code < 500 && status.code != 429,
         // There was no answer, or none that can be read.
         _ => false,

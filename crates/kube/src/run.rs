@@ -26,8 +26,8 @@ use tokio::time::{sleep, timeout};
 /// How soon a failure is tried again, and how often to check even if nothing has changed.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How often warnings are sent again as long as they hold: an API server forgets events after an hour, unless
-/// it is configured otherwise.
+/// How often warnings are sent again as long as they apply: an API server forgets events after an hour,
+/// unless it is configured otherwise.
 const REPEAT: Duration = Duration::from_secs(30 * 60);
 
 /// How many events may wait to be sent.
@@ -177,7 +177,7 @@ async fn reconcile(
     }
 }
 
-/// Returns the warnings that hold at present.
+/// Returns the warnings that apply at present.
 pub(crate) fn lasting(known: &Incremental, refusals: &[Notice]) -> Vec<Notice> {
     let all = known.events().chain(refusals);
     all.filter(|one| one.is_warning).cloned().collect()
@@ -186,7 +186,7 @@ pub(crate) fn lasting(known: &Incremental, refusals: &[Notice]) -> Vec<Notice> {
 fn send_all(events: &mpsc::Sender<Notice>, notices: Vec<Notice>) {
     for notice in notices {
         if events.try_send(notice).is_err() {
-            tracing::warn!("an event is lost: too many wait");
+            tracing::warn!("an event is lost: too many are waiting");
         }
     }
 }

@@ -211,7 +211,7 @@ impl Hub {
         {
             let state = self.state();
             for (name, node) in &state.nodes {
-                // Those who do not lead do not know.
+                // A controller that does not lead does not know.
                 let count = if leads { node.refused.len() } else { 0 };
                 let labels = vec![("node", name.clone())];
                 self.metrics.refused.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));

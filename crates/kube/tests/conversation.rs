@@ -369,7 +369,7 @@ fn accepting_node(log: &Arc<Log>) -> SocketAddr {
 }
 
 /// An event that cannot be read may have removed an object, so there is a new list; a list that lacks most
-/// objects is not believed.
+/// objects is not trusted.
 #[test]
 fn objects_are_listed_again_after_a_garbled_event_and_do_not_all_vanish() {
     let lists: Value = serde_json::from_str(include_str!("conversation.json")).unwrap();
@@ -403,7 +403,7 @@ fn objects_are_listed_again_after_a_garbled_event_and_do_not_all_vanish() {
     cluster.send_last(SLICES, &garbled);
     until(&address, "/readyz", |is_ok, text| !is_ok && text.contains("lists 0 objects instead of 1;"));
     list("104", "10.1.0.8");
-    nodes.wait("a list that is believed", |one| back_ends(one).filter(|all| *all == ["10.1.0.8"]));
+    nodes.wait("a list that is trusted", |one| back_ends(one).filter(|all| *all == ["10.1.0.8"]));
     until(&address, "/readyz", |is_ok, _| is_ok);
     let has_lost = |one: &HttpRequest| back_ends(one).is_some_and(|all| all.is_empty());
     assert!(!nodes.requests.lock().unwrap().iter().any(has_lost), "nodes keep what they have");

@@ -27,7 +27,7 @@ var base embed.FS
 const http = "its gateways have HTTP listeners, which weir does not serve"
 const traffic = "each of its parts needs answers from pods"
 
-// Tests of the features that are tested, but not run, with the reason.
+// Tests of the tested features that are not run, with the reason.
 var notRun = map[string]string{
 	"GatewayInvalidRouteKind":                   http,
 	"GatewayInvalidTLSConfiguration":            http,

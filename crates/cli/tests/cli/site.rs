@@ -21,7 +21,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
     pages
 }
 
-/// The files to which a page links, as paths relative to it. Links in code are none.
+/// The files to which a page links, as paths relative to it. Links in code do not count.
 fn targets(page: &str) -> Vec<&str> {
     let mut fenced = false;
     let outside = page.lines().filter(|line| {

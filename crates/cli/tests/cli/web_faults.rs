@@ -14,7 +14,7 @@ const ESCAPE: char = '\u{e00c}';
 const SPACE: char = '\u{e00d}';
 const DOWN: char = '\u{e015}';
 
-/// Reloads the configuration with another text in place of one.
+/// Reloads the configuration with one text replaced by another.
 fn reload_with(daemon: &Daemon, old: &str, new: &str) {
     let text = std::fs::read_to_string(daemon.folder.file("weir.yaml")).unwrap();
     assert!(text.contains(old), "{old}");
@@ -172,7 +172,7 @@ fn bytes_without_an_ethernet_header_are_recognised() {
     browser.click("form.ask button.main");
     browser.wait_for("document.querySelector('.walk')");
     no_errors(&browser);
-    // Digits that end otherwise than in a dump take no time, and the daemon refuses them.
+    // Digits that do not end as they do in a dump take no time, and the daemon refuses them.
     browser.write("#packet", &format!("0x0000: {} z", "ab".repeat(60)));
     browser.click("form.ask button.main");
     browser.wait_for("document.querySelector('.failure')");

@@ -40,7 +40,7 @@ const KINDS: &str = "kinds";
 /// Rows of a table of an app.
 const ROWS_MAX: usize = 2000;
 
-/// Rows of an app's table that are plotted.
+/// How many rows of an app's table are plotted.
 const PLOTTED_MAX: usize = 16;
 
 /// The counts of a port that are plotted.
@@ -86,7 +86,7 @@ impl BeatAsked {
             Some((word(&app["name"]).to_string(), kind))
         });
         let apps = asked.collect();
-        // If the workers do not answer, the snapshot is an old one, and the page sees that by its time.
+        // If the workers do not answer, the snapshot is an old one, as the page sees from its time.
         let at_ms = now.taken_ms;
         if self.is_point {
             point(&mut lock(&self.hub.0.history), at_ms, (&shown, pages.as_deref().unwrap_or_default()));

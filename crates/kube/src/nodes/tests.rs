@@ -70,7 +70,7 @@ async fn serve(node: FakeNode, listener: UnixListener) {
     }
 }
 
-/// Wants a service at a port.
+/// Makes a service at a port wanted.
 fn want(hub: &Hub, name: &str, port: u16) {
     let service = VirtualService {
         origin: Arc::default(),
@@ -91,7 +91,7 @@ fn ports(node: &FakeNode) -> Vec<(String, String)> {
     node.lock().unwrap().iter().map(|(name, one)| (name.clone(), port(one))).collect()
 }
 
-/// Returns the state of a controller of one node, which listens at this path.
+/// Returns the state of a controller with one node, which listens at this path.
 fn hub(path: &Path) -> Arc<Hub> {
     let config = format!(
         "{{ template: {{ port: p0 }}, nodes: [{{ name: n, url: 'unix:{}' }}],

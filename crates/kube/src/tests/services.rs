@@ -1,4 +1,4 @@
-//! What nodes get for Services, and what Services get for that.
+//! What nodes get for Services, and what Services get in return.
 
 use super::*;
 use crate::objects::Protocol;

@@ -271,10 +271,10 @@ pub fn alike<const N: usize>(
     let mut restore = XdpRestore::load(&frames)?.of_length(length);
     let mut arms: Vec<Arm<'_>> = puts.iter().map(|put| Arm::new("alike", XdpArm::PutBy(put))).collect();
     let expected = outputs(&mut restore, &arms[0], frames.len().min(SAMPLE as usize))?;
-    ensure!(expected.iter().all(|ran| SENT.contains(&ran.action)), "the program does not send each frame");
+    ensure!(expected.iter().all(|ran| SENT.contains(&ran.action)), "the program does not send every frame");
     for arm in &arms[1..] {
         let other = outputs(&mut restore, arm, expected.len())?;
-        ensure!(expected == other, "the programs do not do the same with each frame");
+        ensure!(expected == other, "the programs do not do the same with every frame");
     }
     for round in 0..=rounds {
         turns(&mut restore, &mut arms, round > 0)?;

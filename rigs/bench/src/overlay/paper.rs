@@ -1,4 +1,4 @@
-//! What ONCache's authors measured, beside ours.
+//! What ONCache's authors measured, beside our figures.
 //!
 //! Only ratios are compared: their hosts are connected by 100 Gbit/s, and ours share two cores.
 
@@ -36,7 +36,7 @@ const fn gain(test: &'static str, [low, high]: [f64; 2]) -> PublishedGain {
     PublishedGain { test, source: "paper", over_overlay, over_host: None }
 }
 
-/// Transactions/s of netperf and Gbit/s of iperf3, and the gains. That of TCP's throughput is for one flow,
+/// Transactions/s of netperf and Gbit/s of iperf3, and the gains. The one in TCP throughput is for one flow,
 /// and so is our test.
 const PUBLISHED: [PublishedGain; 6] = [
     tutorial("tcp_rr", [36_977.0, 28_246.0, 39_272.0]),

@@ -285,7 +285,7 @@ impl ComparisonBed {
 fn keep_order(before: Moves, after: Moves) -> Result<()> {
     carried("one_sided", after.steered.saturating_sub(before.steered) as f64)?;
     let moves = after.without_gap.saturating_sub(before.without_gap);
-    ensure!(moves == 0, "one_sided: flows have left a path that worked {moves} times without a pause");
+    ensure!(moves == 0, "one_sided: without a pause, flows have left a path that worked: {moves} times");
     Ok(())
 }
 
@@ -298,7 +298,7 @@ mod tests {
         let moves = |steered, without_gap| Moves { steered, forced: 7 + without_gap, without_gap };
         assert!(keep_order(moves(5, 2), moves(6, 2)).is_ok());
         let error = |before, after| keep_order(before, after).unwrap_err().to_string();
-        assert!(error(moves(5, 2), moves(6, 3)).contains("1 times without a pause"));
+        assert!(error(moves(5, 2), moves(6, 3)).contains("a path that worked: 1 times"));
         assert!(error(moves(5, 2), moves(5, 2)).contains("one_sided has carried nothing"));
     }
 
