@@ -220,7 +220,7 @@ fn bad_tokens_and_a_daemon_that_stops_are_explained() {
     send(&daemon);
     browser.picture("phone");
     browser.click(".table tbody tr");
-    browser.wait_for_text("This token may only look");
+    browser.wait_for_text("This token is read-only");
     let buttons = browser.run("return [...document.querySelectorAll('.panel button')].length");
     assert_eq!(buttons, 1, "only the one that closes it");
     let log = browser.log();

@@ -24,7 +24,7 @@ export const setToken = (text: string) => sessionStorage.setItem(KEY, text.trim(
 /** Forgets the tokens of all nodes. */
 export const forgetTokens = () => sessionStorage.clear();
 
-/** The word under which the read-only token of all other nodes is kept. */
+/** The key under which the read-only token of all other nodes is kept. */
 export const OTHERS = "others";
 export const nodeToken = (node: string) => sessionStorage.getItem(`${KEY} ${node}`);
 export const setNodeToken = (node: string, text: string) => sessionStorage.setItem(`${KEY} ${node}`, text.trim());
@@ -65,7 +65,7 @@ export async function change(method: string, path: string, body: Value) {
 /** An event of the stream. */
 export type StreamEvent = { event: string; data: Value };
 
-/** Reads the stream until it ends, and says whenever something arrives. `EventSource` cannot send a token. */
+/** Reads the stream until it ends, and reports each arrival. `EventSource` cannot send a token. */
 export async function stream(path: string, signal: AbortSignal, heard: () => void, each: (event: StreamEvent) => void) {
   const response = await fetch(path, { headers: headers(), cache: "no-store", signal });
   if (!response.ok || !response.body) { await answer(response); return; }

@@ -6,7 +6,7 @@ import { Badge, Card, Empty, Failure, Prose } from "./parts";
 import { Store } from "./store";
 import { useRoute } from "./route";
 
-/** Returns the bytes in a line of tcpdump -xx or xxd: an offset is in front of them, and characters are behind. */
+/** Returns the bytes in a line of tcpdump -xx or xxd: between the offset and the characters. */
 function dumped(line: string): string | undefined {
   const bytes = /^\s*(?:0x)?[0-9a-f]{4,8}:\s+(\S.*)$/i.exec(line)?.[1].split(/\s{2}/, 1)[0];
   return bytes && /^[0-9a-f\s]+$/i.test(bytes) ? bytes : undefined;
@@ -48,7 +48,7 @@ export function Explain({ store }: { store: Store }) {
     if (!hex && !packet) { setAnswer({}); return; }
     let ended = false;
     if (isBare(hex)) { setAnswer({ error: BARE }); return; }
-    // The walk of the previous packet is not that of this one.
+    // The previous packet's walk must not be shown with this command.
     setAnswer({ waits: true });
     const asked: Record<string, string> = hex ? { hex } : { packet };
     if (port) asked.port = port;

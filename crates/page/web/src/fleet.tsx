@@ -72,7 +72,7 @@ export function Fleet({ store }: { store: Store }) {
     const timer = setInterval(ask, EVERY);
     return () => { ended = true; clearInterval(timer); };
   }, [urls.join(" "), turn, store.about === null]);
-  const untold = urls.filter(url => bearer(store, url) === null);
+  const withoutToken = urls.filter(url => bearer(store, url) === null);
   const live = urls.map(url => nodes[url]).filter(node => node?.value && !node.error).map(node => node.value!);
   const common = (of: (value: Facts) => string) => mostCommon(live.map(of));
   const [version, ring, effective, configuration] = [common(v => v.version), common(v => v.configured),
@@ -80,7 +80,7 @@ export function Fleet({ store }: { store: Store }) {
   const flag = (value: string, usual: string) => <Badge kind={value === usual ? "good" : "bad"}><span class="mono">{value.slice(0, 12) || "–"}</span></Badge>;
   return <>
     {urls.length === 1 && <Empty>This configuration lists no other nodes: write their addresses to <code>control: nodes</code>.</Empty>}
-    {untold.length > 0 && <Card title="Other nodes">
+    {withoutToken.length > 0 && <Card title="Other nodes">
       <p>The control token is sent to this node only. To see the others, enter their read-only token.</p>
       <TokenFor url={OTHERS} label="their token" done={() => again(n => n + 1)} />
     </Card>}
@@ -89,7 +89,7 @@ export function Fleet({ store }: { store: Store }) {
       const value = node?.value;
       return (
         <Card key={url} title={<a href={`${url}/#/services`}>{url}</a>} note={url === location.origin ? "this node" : ""}>
-          {!node ? <Empty>{untold.includes(url) ? "This page has no token for it." : "Asking…"}</Empty> : <>
+          {!node ? <Empty>{withoutToken.includes(url) ? "This page has no token for it." : "Asking…"}</Empty> : <>
             {node.error ? <p><Badge kind="bad">unreachable</Badge> for {span((Date.now() - (node.since ?? Date.now())) / 1000)}: <Prose text={node.error} />. <a href={url} target="_blank" rel="noreferrer">Open it</a> to see what the browser says.</p> : <p><Badge kind="good">answers</Badge></p>}
             {node.refused && <TokenFor url={url} label="its token" done={() => again(n => n + 1)} />}
             {value && <dl class={`facts ${node.error ? "stale" : ""}`}>

@@ -39,7 +39,7 @@ function App() {
   }, []);
   const enter = (text: string) => { setToken(text); renew(); };
   if (asks || store.connection.state === "refused")
-    return <TokenForm enter={enter} why={store.connection.state === "refused" ? "The daemon refuses this token: it is wrong, or the daemon has another one now." : ""} />;
+    return <TokenForm enter={enter} why={store.connection.state === "refused" ? "The daemon refuses this token: it is wrong, or the daemon now has a different one." : ""} />;
   return <Frame key={session} store={store} leave={() => { forgetTokens(); renew(); }} />;
 }
 
@@ -95,7 +95,7 @@ function Frame({ store, leave }: { store: Store; leave: () => void }) {
         {!store.at && !OWN.includes(view) ? <Empty>Waiting for the first state…</Empty> :
           view === "services" ? <Services store={store} /> : view === "drops" ? <Drops store={store} /> : view === "explain" ? <Explain store={store} /> :
           view === "ports" ? <Ports store={store} /> : view === "configuration" ? <Configuration store={store} /> : view === "fleet" ? <Fleet store={store} /> :
-          apps ? <AppView store={store} kind={view} /> : <Failure>There is no view {view}.</Failure>}
+          apps ? <AppView store={store} kind={view} /> : <Failure>There is no view named {view}.</Failure>}
       </Guard>
     </main>
   </>;

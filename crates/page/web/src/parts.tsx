@@ -22,7 +22,7 @@ export const Empty = ({ children }: { children: ComponentChildren }) => <p class
 
 export const Failure = ({ children }: { children: ComponentChildren }) => <p class="failure" role="alert">{children}</p>;
 
-/** Shows why a view cannot be drawn in its place, so that one odd answer does not blank the page. */
+/** Shows, in place of a view, why it cannot be drawn, so that one odd answer does not blank the page. */
 export class Guard extends Component<{ children: ComponentChildren }, { failed?: string }> {
   componentDidCatch(why: Error) {
     console.error(why);
@@ -30,7 +30,7 @@ export class Guard extends Component<{ children: ComponentChildren }, { failed?:
   }
   render() {
     if (this.state.failed === undefined) return <>{this.props.children}</>;
-    return <Failure>This cannot be drawn: {this.state.failed}. <button type="button" onClick={() => this.setState({ failed: undefined })}>Try again</button></Failure>;
+    return <Failure>This view cannot be shown: {this.state.failed}. <button type="button" onClick={() => this.setState({ failed: undefined })}>Try again</button></Failure>;
   }
 }
 
@@ -169,7 +169,7 @@ export function Ask(props: { title: string; command: string; go: string; act: ()
     setBusy(true);
     try {
       await props.act();
-      // The dialog is gone if what it is about is.
+      // The dialog closes if its subject is gone.
       dialog.current?.close();
     } catch (why) {
       setFailed((why as Error).message);
@@ -235,7 +235,7 @@ export function Plot(props: { title: string; prefix: string; unit?: string; fact
       <ul class="legend">{series.map((one, at) => (
         <li><i class={`line-${at % COLOURS.length + 1}`} /> {label(one.name, props)} <b>{last(one.values) === null ? "–" : short((last(one.values) as number) * (props.factor ?? 1), props.unit ?? "")}</b></li>
       ))}{all.length > series.length && <li class="note">and {all.length - series.length} more</li>}
-        {series.length > 0 && history.omitted > 0 && <li class="note">{count(history.omitted)} are not kept, because there are too many</li>}</ul>
+        {series.length > 0 && history.omitted > 0 && <li class="note">{count(history.omitted)} more are not kept, because there are too many</li>}</ul>
     </figure>
   );
 }

@@ -36,10 +36,10 @@ export function useRoute(): [Route, Go] {
   return [route, go];
 }
 
-/** How often something is asked again. */
+/** How often a request is repeated. */
 const AGAIN_MS = 10_000;
 
-/** Asks now and then, on request, and when something that it depends on changes. Keeps the last answer if the next fails. */
+/** Asks at intervals, on request, and when something that it depends on changes. Keeps the last answer if the next fails. */
 export function useAsked(ask: () => Promise<Value>, depends: unknown[]): [{ value?: Value; error?: string }, () => void] {
   const [state, set] = useState<{ value?: Value; error?: string }>({});
   const [turn, again] = useState(0);

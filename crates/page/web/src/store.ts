@@ -42,7 +42,7 @@ export class Store {
   private listeners = new Set<() => void>();
   private abort: AbortController | null = null;
   private wants = "";
-  /** When something last arrived, and when the last new state did, by the browser's clock. */
+  /** When anything last arrived, and when a new state last did, by the browser's clock. */
   private heardAt = 0;
   private newAt = 0;
   private hiding: ReturnType<typeof setTimeout> | undefined;
@@ -118,7 +118,7 @@ export class Store {
     return state === "lost" || state === "late" ? since : Date.now();
   }
 
-  /** Notices what sends no event: a daemon that is stuck, or a node that has lost its power or its network. */
+  /** Notices failures that send no event: a daemon that is stuck, or a node that has lost power or its network. */
   private check() {
     const now = performance.now();
     const { state } = this.connection;

@@ -74,7 +74,7 @@ export function Services({ store }: { store: Store }) {
         aria-invalid={!!filter.error} aria-describedby="filter-error"
         onInput={event => go("services", { filter: (event.target as HTMLInputElement).value })} />
       <span class="note" aria-live="polite">{count(shown.length)} of {count(rows.length)}</span>
-      {age >= 2 && <span class="note">rows are {span(age)} old</span>}
+      {age >= 2 && <span class="note">these rows are {span(age)} old</span>}
     </div>
     {filter.error && <pre class="failure caret" id="filter-error">{text}{"\n"}{" ".repeat(filter.error.at)}^ {filter.error.text}</pre>}
     {rows.length === 0 ? <Empty>No load balancer is configured, so there are no back ends.</Empty> :
@@ -133,8 +133,8 @@ function BackEndPanel({ store, row, close }: { store: Store; row: BackEnd; close
           title: `Set the weight of ${row.name} of ${row.service} to ${weight}?`, go: "Set weight",
           command: `weir lb weight ${names} ${weight}`, path, body: { weight: Number(weight) },
         })}>Set weight</button>
-      </div> : <p class="note">This token may only look. With the control token, the page can drain this back end and set its weight.</p>}
-      {done.rowsAt === store.rowsAt && <p class="note" role="status">{done.go}: done. The next update of the rows shows it.</p>}
+      </div> : <p class="note">This token is read-only. With the control token, the page can drain this back end and set its weight.</p>}
+      {done.rowsAt === store.rowsAt && <p class="note" role="status">{done.go}: done. The next update of the rows will show it.</p>}
       {order && <Ask title={order.title} go={order.go} command={order.command} act={() => act(order)} close={() => { setOrder(null); panel.current?.focus(); }}>
         {effects[order.go] && <p>{effects[order.go]}</p>}
       </Ask>}
