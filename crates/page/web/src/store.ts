@@ -122,7 +122,9 @@ export class Store {
   private check() {
     const now = performance.now();
     const { state } = this.connection;
-    if ((state === "live" || (state === "connecting" && this.at)) && now - this.newAt > LIVE_MS) {
+    // The stream of a hidden page has ended on purpose.
+    const expects = !document.hidden && (state === "live" || (state === "connecting" && this.at));
+    if (expects && now - this.newAt > LIVE_MS) {
       this.connection = { state: "late", since: Date.now() - (now - this.newAt) };
       this.changed();
     }
