@@ -8,35 +8,42 @@ use std::collections::BTreeSet;
 const BEHIND_MAX: usize = 8;
 
 /// The conditions of an object.
-pub(crate) struct ConditionSet<'a> {
-    /// Those that the object has.
-    before: &'a [Condition],
+pub(crate) struct ConditionSet {
     generation: Option<i64>,
     now: Timestamp,
+    /// Also those that others have added, which have to stay.
     pub all: Vec<Condition>,
 }
 
-impl<'a> ConditionSet<'a> {
-    pub(crate) fn new(before: &'a [Condition], meta: &ObjectMeta, now: Timestamp) -> ConditionSet<'a> {
-        ConditionSet { before, generation: meta.generation, now, all: Vec::new() }
+impl ConditionSet {
+    /// Begins with the conditions that the object has.
+    pub(crate) fn new(before: &[Condition], meta: &ObjectMeta, now: Timestamp) -> ConditionSet {
+        ConditionSet { generation: meta.generation, now, all: before.to_vec() }
     }
 
-    /// Adds a condition. Its transition time changes only when its status does.
+    /// Adds a condition, or replaces the one of the same type. Its transition time changes only when its
+    /// status does.
     pub(crate) fn set(&mut self, kind: &str, is_true: bool, reason: &str, message: impl Into<String>) {
         let status = if is_true { "True" } else { "False" };
-        let before = self.before.iter().find(|one| one.type_ == kind && one.status == status);
-        self.all.push(Condition {
+        let mut new = Condition {
             type_: kind.into(),
             status: status.into(),
             reason: reason.into(),
             message: message.into(),
             observed_generation: self.generation,
-            last_transition_time: before.map_or(Time(self.now), |one| one.last_transition_time.clone()),
-        });
+            last_transition_time: Time(self.now),
+        };
+        match self.all.iter_mut().find(|one| one.type_ == kind) {
+            Some(before) => {
+                if before.status == new.status {
+                    new.last_transition_time = before.last_transition_time.clone();
+                }
+                *before = new;
+            }
+            None => self.all.push(new),
+        }
     }
-}
 
-impl ConditionSet<'_> {
     /// Adds the condition `Programmed`, given the nodes that have not confirmed the services.
     pub(crate) fn programmed(&mut self, behind: &BTreeSet<&str>) {
         if behind.is_empty() {

@@ -482,7 +482,7 @@ impl Parent<'_> {
     }
 
     /// Adds the conditions of the gateway, and returns whether its services are sent to nodes.
-    fn conditions(&self, conditions: &mut ConditionSet<'_>, behind: &BTreeSet<&str>) -> bool {
+    fn conditions(&self, conditions: &mut ConditionSet, behind: &BTreeSet<&str>) -> bool {
         let invalid: Vec<&str> = self
             .listeners
             .iter()
@@ -578,7 +578,7 @@ fn normalize(status: &mut Value) {
 }
 
 impl Listener<'_> {
-    fn conditions(&self, conditions: &mut ConditionSet<'_>, is_sent: bool, behind: &BTreeSet<&str>) {
+    fn conditions(&self, conditions: &mut ConditionSet, is_sent: bool, behind: &BTreeSet<&str>) {
         let port = self.spec.port;
         if self.protocol.is_none() {
             let why = format!("`{}` is not supported, only TCP and UDP", self.spec.protocol);

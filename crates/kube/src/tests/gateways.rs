@@ -72,6 +72,20 @@ fn gateways_outlive_the_acceptance_of_their_class() {
 }
 
 #[test]
+fn conditions_that_others_have_added_stay() {
+    let mut gateway = yaml(&gateway("protocol: TCP", ""))[0].clone();
+    let other = json!({ "type": "example.com/Audited", "status": "True", "reason": "Audited", "message": "",
+        "lastTransitionTime": "1970-01-01T00:00:00Z" });
+    gateway["status"]["conditions"] = json!([other]);
+    let mut all = snapshot(GATEWAY);
+    add(&mut all, &gateway);
+    let desired = desired(&config(), &all);
+    let all = conditions(status(&desired, "g2"));
+    assert_eq!(all[0], "example.com/Audited=True Audited");
+    assert!(all[1].starts_with("Accepted=True"), "{all:?}");
+}
+
+#[test]
 fn a_class_has_its_finalizer_as_long_as_gateways_name_it() {
     let mut all = snapshot(GATEWAY);
     rest(&mut all);
