@@ -2,7 +2,7 @@
 
 use crate::config::{NodeConfig, read};
 use crate::endpoints::is_everywhere;
-use crate::objects::{Cluster, FrontEnd, Objects, Owner, ServiceObject};
+use crate::objects::{Cluster, FrontEnd, Owner};
 use crate::shared::{Hub, HubState, WantedService};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -33,14 +33,17 @@ const API: &str = "api";
 /// Services as a node reads them, in JSON, by name. Nodes share the texts that are equal.
 type Texts = BTreeMap<Arc<str>, Arc<str>>;
 
+/// Services that a node has refused, by name: each as it was sent, and why.
+type Refusals = BTreeMap<Arc<str>, (Arc<str>, String)>;
+
 /// What a node has.
 #[derive(Default)]
 struct Confirmed {
     client: Option<Client>,
     /// The services that it has confirmed.
     services: Option<Texts>,
-    /// The services that it has refused, as they were sent.
-    refused: Texts,
+    /// The services that it has refused.
+    refused: Refusals,
     again: Again,
     etag: Option<String>,
 }
@@ -216,7 +219,9 @@ impl Confirmed {
         if let Some(differences) = self.differences(shared, node, &changes).filter(|_| !tries_again) {
             if differences.is_empty() {
                 if is_new || !self.is_different(&client).await? {
-                    self.note_refused(shared, node, BTreeMap::new());
+                    // A service may have changed back to the form that the node has.
+                    confirm(shared, node, &changes.services, &self.refused);
+                    self.note_refused(shared, node);
                     return Ok(None);
                 }
             } else if differences.len() <= SINGLE_MAX {
@@ -225,7 +230,7 @@ impl Confirmed {
                 if self.put_each(&client, &differences).await.is_ok() {
                     count("one");
                     confirm(shared, node, &changes.services, &self.refused);
-                    self.note_refused(shared, node, BTreeMap::new());
+                    self.note_refused(shared, node);
                     return Ok(changes.since);
                 }
             }
@@ -233,29 +238,27 @@ impl Confirmed {
         let wanted = shared.state().wanted.clone().unwrap_or_default();
         let texts = wanted.iter().map(|(name, one)| (name.clone(), text(shared, node, name, one)));
         let mut texts: Texts = texts.collect();
-        let reasons = match self.put_all(&client, &mut texts).await {
-            Ok(reasons) => reasons,
-            Err(why) => {
-                count("failed");
-                return Err(why);
-            }
-        };
+        if let Err(why) = self.put_all(&client, &mut texts).await {
+            count("failed");
+            return Err(why);
+        }
         count("all");
         self.services = Some(texts);
         confirm_all(shared, node, &wanted, &self.refused);
-        self.note_refused(shared, node, reasons);
+        self.note_refused(shared, node);
         Ok(changes.since)
     }
 
-    /// Notes why services have been refused just now, and forgets those that are not refused any more.
-    fn note_refused(&self, shared: &Hub, node: &NodeConfig, reasons: BTreeMap<Arc<str>, String>) {
+    /// Notes which services are refused, and why.
+    fn note_refused(&self, shared: &Hub, node: &NodeConfig) {
+        let now = self.refused.iter().map(|(name, (_, why))| (name.clone(), why.clone()));
+        let now: BTreeMap<Arc<str>, String> = now.collect();
         let is_changed = {
             let mut state = shared.state();
             let place = state.nodes.entry(node.name.clone()).or_default();
-            let mut now = place.refused.clone();
-            now.retain(|name, _| self.refused.contains_key(name));
-            now.extend(reasons);
-            std::mem::replace(&mut place.refused, now.clone()) != now
+            let is_changed = place.refused != now;
+            place.refused = now;
+            is_changed
         };
         if is_changed {
             // For events about it.
@@ -275,7 +278,7 @@ impl Confirmed {
         let mut differences = BTreeMap::new();
         for (name, wanted) in &changes.services {
             let new = wanted.as_ref().map(|wanted| text(shared, node, name, wanted));
-            if self.refused.get(name).is_some_and(|refused| new.as_ref() == Some(refused)) {
+            if self.refused.get(name).is_some_and(|(refused, _)| new.as_ref() == Some(refused)) {
                 continue;
             }
             self.refused.remove(name);
@@ -289,7 +292,7 @@ impl Confirmed {
     /// Replaces services that the node has refused by what it has instead. Each is tried again when it
     /// changes, or when the node is checked.
     fn leave_out_refused(&mut self, wanted: &mut Texts) {
-        self.refused.retain(|name, text| wanted.get(name) == Some(text));
+        self.refused.retain(|name, (text, _)| wanted.get(name) == Some(text));
         for name in self.refused.keys() {
             self.replace(wanted, name);
         }
@@ -360,34 +363,30 @@ impl Confirmed {
         Ok(())
     }
 
-    /// Sends all services, and returns why the node has refused some of them. The others are not held up. If
-    /// the node's services are not those that are known, nothing happens: the request may have been delayed,
-    /// and another controller may have changed them meanwhile.
-    async fn put_all(
-        &mut self,
-        client: &Client,
-        wanted: &mut Texts,
-    ) -> Result<BTreeMap<Arc<str>, String>, ClientError> {
+    /// Sends all services. Those that the node refuses do not hold up the others. If the node's services are
+    /// not those that are known, nothing happens: the request may have been delayed, and another controller
+    /// may have changed them meanwhile.
+    async fn put_all(&mut self, client: &Client, wanted: &mut Texts) -> Result<(), ClientError> {
         self.ask(client).await?;
         self.leave_out_refused(wanted);
         let options = Options { etag: self.etag.clone(), ..Options::default() };
-        let mut reasons = BTreeMap::new();
+        let mut new = BTreeSet::<Arc<str>>::new();
         loop {
             let texts = wanted.values().map(AsRef::as_ref);
             let (reason, why) = match client.put_all_texts(texts, &options).await {
                 Ok(changes) => {
                     self.etag = changes.set_after.or(changes.etag);
-                    return Ok(reasons);
+                    return Ok(());
                 }
                 Err(ClientError::Refused { reason, why }) => (reason, why),
                 Err(other) => return Err(other),
             };
             let name = place(reason, &why).and_then(|at| wanted.keys().nth(at)).cloned();
-            let name = name.filter(|name| reasons.len() < REFUSED_MAX && !reasons.contains_key(name));
+            let name = name.filter(|name| new.len() < REFUSED_MAX && !new.contains(name));
             let Some(name) = name else { return Err(ClientError::Refused { reason, why }) };
             let now = self.replace(wanted, &name);
-            self.refused.extend(now.map(|text| (name.clone(), text)));
-            reasons.insert(name, why);
+            self.refused.extend(now.map(|text| (name.clone(), (text, why))));
+            new.insert(name);
         }
     }
 }
@@ -410,17 +409,20 @@ async fn services_of(client: &Client) -> Result<(Texts, Option<String>), ClientE
     Ok((texts, Some(all.status.etag).filter(|etag| !etag.is_empty())))
 }
 
-/// Returns the object whose status depends on whether a service is confirmed, if there is one: a gateway, or
-/// a Service whose status does not have all addresses yet.
-fn awaiting(services: &Objects<ServiceObject>, wanted: &WantedService) -> Option<Owner> {
+/// Returns the object whose status may change when a service is confirmed, if there is one: a gateway, or a
+/// Service that does not have all its addresses yet.
+fn awaiting(cluster: &Cluster, wanted: &WantedService) -> Option<Owner> {
     let origin = &wanted.service.origin;
     let key = (origin.namespace.clone().unwrap_or_default(), origin.name.clone().unwrap_or_default());
     if origin.kind.as_deref() == Some("Gateway") {
         return Some(Owner::Gateway(key));
     }
-    let balanced = services.get(&key)?.balanced.as_deref()?;
+    let service = cluster.services.get(&key)?;
+    let balanced = service.balanced.as_deref()?;
+    let owner = Owner::Service(key);
+    let held = cluster.held(&owner, service.version.as_deref(), &balanced.ingress);
     let vips = &wanted.service.front_end.vips;
-    vips.iter().any(|vip| !balanced.ingress.contains(vip)).then_some(Owner::Service(key))
+    vips.iter().any(|vip| !held.contains(vip)).then_some(owner)
 }
 
 /// Notes that the statuses of these objects may change.
@@ -428,12 +430,7 @@ fn note_confirmed(shared: &Hub, state: &mut HubState, owners: BTreeSet<Owner>) {
     if owners.is_empty() {
         return;
     }
-    for owner in owners {
-        match owner {
-            Owner::Service(key) => state.changed.services.insert(key),
-            Owner::Gateway(key) => state.changed.gateways.insert(key),
-        };
-    }
+    owners.into_iter().for_each(|owner| state.changed.owner(owner));
     state.since.get_or_insert_with(Instant::now);
     shared.wake.notify_one();
 }
@@ -443,11 +440,11 @@ fn confirm(
     shared: &Hub,
     node: &NodeConfig,
     services: &BTreeMap<Arc<str>, Option<Arc<WantedService>>>,
-    refused: &Texts,
+    refused: &Refusals,
 ) {
     let mut state = shared.state();
-    let Cluster { services: objects, confirmed, .. } = &mut state.cluster;
-    let confirmed = confirmed.entry(node.name.clone()).or_default();
+    let cluster = &mut state.cluster;
+    let mut confirmed = cluster.confirmed.remove(&node.name).unwrap_or_default();
     let mut owners = BTreeSet::new();
     for (name, wanted) in services.iter().filter(|(name, _)| !refused.contains_key(*name)) {
         let Some(wanted) = wanted else {
@@ -455,11 +452,12 @@ fn confirm(
             continue;
         };
         let front_end = &wanted.service.front_end;
-        if let Some(owner) = awaiting(objects, wanted).filter(|_| confirmed.get(name) != Some(front_end)) {
+        if confirmed.get(name) != Some(front_end) {
             confirmed.insert(name.clone(), front_end.clone());
-            owners.insert(owner);
+            owners.extend(awaiting(cluster, wanted));
         }
     }
+    cluster.confirmed.insert(node.name.clone(), confirmed);
     note_confirmed(shared, &mut state, owners);
 }
 
@@ -468,24 +466,34 @@ fn confirm_all(
     shared: &Hub,
     node: &NodeConfig,
     wanted: &BTreeMap<Arc<str>, Arc<WantedService>>,
-    refused: &Texts,
+    refused: &Refusals,
 ) {
     let mut state = shared.state();
-    let Cluster { services: objects, confirmed, .. } = &mut state.cluster;
-    let before = confirmed.remove(&node.name);
+    let owners = set_confirmed(&mut state.cluster, &node.name, wanted, refused);
+    note_confirmed(shared, &mut state, owners);
+}
+
+/// Replaces what a node has confirmed, and returns the objects whose statuses may change. All services are
+/// kept, not only those that a status waits for, because a status may lose its addresses later.
+pub(crate) fn set_confirmed(
+    cluster: &mut Cluster,
+    node: &str,
+    wanted: &BTreeMap<Arc<str>, Arc<WantedService>>,
+    refused: &Refusals,
+) -> BTreeSet<Owner> {
+    let before = cluster.confirmed.remove(node);
     let mut now: BTreeMap<Arc<str>, FrontEnd> = BTreeMap::new();
     let mut owners = BTreeSet::new();
     for (name, one) in wanted {
-        let Some(owner) = awaiting(objects, one) else { continue };
         let old = before.as_ref().and_then(|before| before.get(name));
         let has = if refused.contains_key(name) { old } else { Some(&one.service.front_end) };
         if before.is_none() || has != old {
-            owners.insert(owner);
+            owners.extend(awaiting(cluster, one));
         }
         now.extend(has.map(|has| (name.clone(), has.clone())));
     }
-    confirmed.insert(node.name.clone(), now);
-    note_confirmed(shared, &mut state, owners);
+    cluster.confirmed.insert(node.to_string(), now);
+    owners
 }
 
 /// Returns the position of the service that a refusal is about.

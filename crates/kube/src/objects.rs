@@ -482,9 +482,8 @@ pub struct Cluster {
     pub grants: Objects<ReferenceGrant>,
     /// The addresses that were sent, and may not have arrived yet.
     pub sent: BTreeMap<Owner, SentAddresses>,
-    /// The services that nodes have confirmed and on which a status depends, by node and name: those of
-    /// gateways, and those of Services with addresses that are not in their status yet. A node that has not
-    /// confirmed anything yet is absent.
+    /// The services that nodes have confirmed, by node and name. A node that has not confirmed anything yet
+    /// is absent.
     pub confirmed: BTreeMap<String, BTreeMap<Arc<str>, FrontEnd>>,
 }
 
@@ -512,6 +511,14 @@ impl Changed {
     pub fn slice(&mut self, key: &ObjectKey, forms: [Option<&SliceObject>; 2]) {
         let names = forms.into_iter().flatten().filter_map(|slice| slice.service.clone());
         self.slices.entry(key.clone()).or_default().extend(names);
+    }
+
+    /// Notes an object that has addresses.
+    pub fn owner(&mut self, owner: Owner) {
+        match owner {
+            Owner::Service(key) => self.services.insert(key),
+            Owner::Gateway(key) => self.gateways.insert(key),
+        };
     }
 
     /// Notes all objects of a cluster.

@@ -5,10 +5,12 @@ mod happenings;
 mod services;
 
 use crate::config::Config;
-use crate::desired::{Desired, StatusChange, desired, note_sent};
+use crate::desired::{Desired, StatusChange, VirtualService, desired, note_sent};
 use crate::incremental::{Incremental, forget_times};
+use crate::nodes::set_confirmed;
 use crate::objects::{Changed, Cluster, L4Route, ObjectKey, Objects, Protocol, key};
 use crate::run::lasting;
+use crate::shared::WantedService;
 use gateway_api::gatewayclasses::GatewayClass;
 use gateway_api::gateways::Gateway;
 use gateway_api::referencegrants::ReferenceGrant;
@@ -20,7 +22,7 @@ use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 fn config() -> Config {
     Config::parse(
@@ -163,16 +165,20 @@ fn write(snapshot: &mut Cluster, change: &StatusChange) -> Changed {
 
 /// The node of the configuration confirms all services.
 fn confirm(snapshot: &mut Cluster, desired: &Desired) -> Changed {
-    let all = desired.services.iter().map(|(name, one)| (name.clone(), one.front_end.clone()));
-    snapshot.confirmed.insert("n".into(), all.collect());
-    let services = snapshot.services.keys().cloned().collect();
-    Changed { services, gateways: snapshot.gateways.keys().cloned().collect(), ..Changed::default() }
+    let want = |service: &VirtualService| {
+        Arc::new(WantedService { service: Arc::new(service.clone()), text: OnceLock::new() })
+    };
+    let all = desired.services.iter().map(|(name, one)| (name.clone(), want(one))).collect();
+    let mut changed = Changed::default();
+    let owners = set_confirmed(snapshot, "n", &all, &BTreeMap::new());
+    owners.into_iter().for_each(|owner| changed.owner(owner));
+    changed
 }
 
 /// Returns each service with its back ends, as `NAME VIP,... BACK_END:WEIGHT|-...`.
 fn shown(desired: &Desired) -> Vec<String> {
     let config = config();
-    let one = |(name, service): (&Arc<str>, &crate::desired::VirtualService)| {
+    let one = |(name, service): (&Arc<str>, &VirtualService)| {
         let value = service.of_node(name, &config, &config.nodes[0]);
         let vips: Vec<String> = service.front_end.vips.iter().map(ToString::to_string).collect();
         let mut text = format!("{name} {}", vips.join(","));

@@ -144,7 +144,7 @@ fn the_last_good_form_of_a_refused_service_stays() {
         assert_eq!(ports(&node), expected([("a", "80"), ("b", "80"), ("d", "81")]));
         assert!(hub.state().nodes["n"].refused.contains_key("a"));
         // After a failure, and a lapse of the lease.
-        for refused in [known.refused.clone(), Texts::new()] {
+        for refused in [known.refused.clone(), Refusals::new()] {
             known = Confirmed { refused, ..Confirmed::default() };
             known.bring(&hub, &config, true).await.unwrap();
             assert_eq!(ports(&node), expected([("a", "80"), ("b", "80"), ("d", "81")]));
@@ -181,6 +181,50 @@ fn a_node_that_refuses_a_service_is_not_in_sync() {
         let metrics = hub.metrics_text();
         assert!(metrics.contains("weir_kube_node_in_sync{node=\"n\"} 1"), "{metrics}");
         assert!(metrics.contains("weir_kube_node_refused{node=\"n\"} 0"), "{metrics}");
+    });
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn reasons_of_refusals_outlive_a_request_that_fails() {
+    let path = path("reasons");
+    let hub = hub(&path);
+    let config = hub.config.nodes[0].clone();
+    runtime().block_on(async {
+        tokio::spawn(serve(FakeNode::default(), UnixListener::bind(&path).unwrap()));
+        (0..=REFUSED_MAX).for_each(|at| want(&hub, &format!("s{at}"), 666));
+        let mut known = Confirmed::default();
+        known.bring(&hub, &config, true).await.unwrap_err();
+        known = Confirmed { refused: known.refused, ..Confirmed::default() };
+        known.bring(&hub, &config, true).await.unwrap();
+        let refused = hub.state().nodes["n"].refused.clone();
+        assert_eq!(refused.len(), REFUSED_MAX + 1, "{refused:?}");
+    });
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_service_that_changes_back_to_what_the_node_has_is_confirmed() {
+    let path = path("back");
+    let node = FakeNode::default();
+    let confirmed = |hub: &Hub| {
+        let state = hub.state();
+        state.cluster.confirmed["n"].get("a").map(|front_end| front_end.port)
+    };
+    runtime().block_on(async {
+        tokio::spawn(serve(node.clone(), UnixListener::bind(&path).unwrap()));
+        let first = hub(&path);
+        want(&first, "a", 80);
+        Confirmed::default().bring(&first, &first.config.nodes[0], true).await.unwrap();
+        assert_eq!(confirmed(&first), Some(80));
+        // Another controller has not seen the node accept it.
+        let (second, mut known) = (hub(&path), Confirmed::default());
+        for (port, expected) in [(666, None), (80, Some(80))] {
+            want(&second, "a", port);
+            known.bring(&second, &second.config.nodes[0], true).await.unwrap();
+            assert_eq!(confirmed(&second), expected);
+        }
+        assert_eq!(ports(&node), [("a".into(), "80".into())]);
     });
     std::fs::remove_file(path).unwrap();
 }

@@ -261,7 +261,7 @@ proptest! {
                 };
             }
             let whole = desired(&config, &all);
-            let of_node = |(name, one): (&Arc<str>, &crate::desired::VirtualService)| {
+            let of_node = |(name, one): (&Arc<str>, &VirtualService)| {
                 (name.clone(), one.of_node(name, &config, &config.nodes[0]))
             };
             prop_assert_eq!(&sent, &whole.services.iter().map(of_node).collect::<BTreeMap<_, _>>());

@@ -72,6 +72,22 @@ fn an_address_is_published_once_a_node_has_all_services_that_use_it() {
 }
 
 #[test]
+fn an_address_that_a_status_has_lost_is_written_again() {
+    let (config, mut all) = (config(), snapshot(SHOP));
+    let first = desired(&config, &all);
+    confirm(&mut all, &first);
+    let both = desired(&config, &all);
+    apply(&mut all, &both);
+    // A controller starts when the status has all addresses.
+    all.confirmed.clear();
+    let again = desired(&config, &all);
+    confirm(&mut all, &again);
+    let service = Arc::make_mut(all.services.values_mut().next().unwrap());
+    service.balanced.as_mut().unwrap().ingress.clear();
+    assert_eq!(status(&desired(&config, &all), "web"), status(&both, "web"));
+}
+
+#[test]
 fn target_ports_that_nodes_ignore_have_an_event() {
     let notes = |each: &str, text: &str| {
         let desired = desired(&with("", each), &snapshot(text));
