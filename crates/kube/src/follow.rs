@@ -26,22 +26,43 @@ const WATCH_S: u32 = 60;
 /// When a watch that has failed is tried again.
 const WAIT: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(3)];
 
+/// How long to wait at most for another list while lists are not trusted.
+const DOUBT_WAIT: Duration = Duration::from_secs(60);
+
+/// For how long an error of a watch counts. A watch that works gives no sign of it, but a broken one fails
+/// again before this time.
+const ERROR_LASTS: Duration = Duration::from_secs(20);
+
+/// How many objects have to be known for a list to be doubted: fewer are often deleted together. The limit
+/// exceeds what even an API server that has lost everything lists: a Service and an EndpointSlice
+/// (`kubernetes`), and four namespaces.
+const FEW: usize = 10;
+
 /// Waits twice as long each time.
-struct Doubling(Duration);
+struct Doubling {
+    next: Duration,
+    max: Duration,
+}
+
+impl Default for Doubling {
+    fn default() -> Doubling {
+        Doubling { next: WAIT[0], max: WAIT[1] }
+    }
+}
 
 impl Iterator for Doubling {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        let now = self.0;
-        self.0 = (now * 2).min(WAIT[1]);
+        let now = self.next.min(self.max);
+        self.next = (now * 2).min(self.max);
         Some(now)
     }
 }
 
 impl Backoff for Doubling {
     fn reset(&mut self) {
-        self.0 = WAIT[0];
+        *self = Doubling::default();
     }
 }
 
@@ -237,7 +258,7 @@ where
     S: Send + Sync + 'static,
 {
     shared.state().watched.entry(kind.name).or_default();
-    let mut waits = Doubling(WAIT[0]);
+    let mut waits = Doubling::default();
     loop {
         follow(&shared, &kind, api.clone(), read, &mut waits).await;
         if let Some(wait) = waits.next() {
@@ -258,7 +279,7 @@ async fn follow<K, S>(
     S: Send + Sync + 'static,
 {
     let config = watcher::Config::default().timeout(WATCH_S);
-    let stream = watcher(api, config).backoff(Doubling(WAIT[0]));
+    let stream = watcher(api, config).backoff(Doubling::default());
     let mut stream = pin!(stream.into_stream());
     // What a list has so far: it replaces what is known when it is complete.
     let mut list: Objects<S> = Objects::new();
@@ -276,8 +297,11 @@ async fn follow<K, S>(
         };
         match take(shared, kind, read, event, (&mut list, &mut unreadable)) {
             Following::Part => continue,
-            Following::Doubted => return,
-            Following::List => {}
+            Following::Doubted => {
+                waits.max = DOUBT_WAIT;
+                return;
+            }
+            Following::List => waits.max = WAIT[1],
             Following::Object => waits.reset(),
         }
         shared.touch();
@@ -324,8 +348,10 @@ where
             return Following::Part;
         }
         Event::InitDone => {
-            if let Some(why) = doubt(objects.len(), list.len()) {
-                note_error(shared, kind.name, watched, why);
+            // Kinds of the Gateway API come and go with their definitions.
+            let doubt = doubt(objects.len(), list.len()).filter(|_| !kind.is_optional);
+            if let Some(why) = doubt {
+                note_error(shared, kind.name, watched, (why, DOUBT_WAIT + ERROR_LASTS));
                 return Following::Doubted;
             }
             watched.is_listed = true;
@@ -366,10 +392,10 @@ fn is_event_lost(why: &watcher::Error) -> bool {
 /// that has lost its objects, for example because it was restored from nothing, must not empty all nodes.
 /// Names do not matter, because other controllers create their objects again under new names.
 fn doubt(known: usize, listed: usize) -> Option<String> {
-    (listed * 2 < known).then(|| {
+    (known >= FEW && listed * 2 < known).then(|| {
         format!(
-            "the API server lists {listed} objects instead of {known}; a list with fewer than half \
-             is not trusted until weir-kube is restarted"
+            "the API server lists {listed} objects instead of {known}; changes are ignored until it lists at \
+             least half as many, or weir-kube is restarted"
         )
     })
 }
@@ -394,15 +420,16 @@ fn failed(shared: &Hub, kind: &'static str, is_optional: bool, why: &watcher::Er
         }
         return;
     }
-    note_error(shared, kind, watched, chain(why));
+    note_error(shared, kind, watched, (chain(why), ERROR_LASTS));
 }
 
-/// Notes an error, and logs it if it is the first one since the kind could be read.
-fn note_error(shared: &Hub, kind: &'static str, watched: &mut Watched, why: String) {
+/// Notes an error and for how long it counts, and logs it if it is the first one since the kind could be
+/// read.
+fn note_error(shared: &Hub, kind: &'static str, watched: &mut Watched, (why, lasts): (String, Duration)) {
     if watched.error.is_none() {
         tracing::warn!("{kind}: {why}; what is known stays");
     }
-    watched.error = Some((Instant::now(), why));
+    watched.error = Some((Instant::now() + lasts, why));
     shared.metrics.errors.get_or_create(&vec![("kind", kind.to_string())]).inc();
 }
 
@@ -423,18 +450,62 @@ pub(crate) fn chain(why: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use gateway_api::gateways::Gateway;
+    use k8s_openapi::api::core::v1::Namespace;
     use kube::core::ObjectList;
     use serde_json::json;
 
     #[test]
     fn a_list_that_lacks_most_objects_is_doubted() {
-        for (known, listed) in [(0, 0), (0, 9), (1, 1), (2, 1), (3, 2), (1000, 500)] {
+        for (known, listed) in [(0, 0), (0, 9), (1, 0), (9, 0), (10, 5), (1000, 500)] {
             assert_eq!(doubt(known, listed), None, "{listed} of {known}");
         }
-        for (known, listed) in [(1, 0), (3, 1), (1000, 499)] {
+        for (known, listed) in [(10, 4), (10, 0), (1000, 499)] {
             assert!(doubt(known, listed).is_some(), "{listed} of {known}");
         }
+    }
+
+    #[test]
+    fn lists_of_optional_kinds_are_believed_and_doubts_last() {
+        let config = "{ template: { port: p0 }, pools: [{ name: a, addresses: [192.0.2.0/30] }] }";
+        let hub = Hub::new(Config::parse(config).unwrap());
+        let mut kind = FollowedKind::<Namespace> {
+            name: "Namespace",
+            is_optional: false,
+            place: |all| &mut all.namespaces,
+            version: version_of,
+            note: |_, _, _| {},
+        };
+        let list = |kind: &FollowedKind<Namespace>, count: usize| {
+            let mut list = Objects::new();
+            for at in 0..count {
+                list.insert((String::new(), format!("n{at}")), Arc::new(Namespace::default()));
+            }
+            take(&hub, kind, Ok, Event::InitDone, (&mut list, &mut Unreadable::default()))
+        };
+        let known = || hub.state().cluster.namespaces.len();
+        assert!(matches!(list(&kind, FEW), Following::List));
+        assert!(matches!(list(&kind, 4), Following::Doubted) && known() == FEW);
+        // The next list may come as late as that.
+        let (until, why) = hub.state().watched["Namespace"].error.clone().unwrap();
+        assert!(until > Instant::now() + DOUBT_WAIT, "{why}");
+        assert!(hub.unready().contains("lists 4 objects instead of 10; "), "{}", hub.unready());
+        kind.is_optional = true;
+        assert!(matches!(list(&kind, 4), Following::List) && known() == 4);
+        assert!(!hub.unready().contains("Namespace"), "{}", hub.unready());
+    }
+
+    #[test]
+    fn lists_that_are_not_trusted_are_asked_for_less_and_less_often() {
+        let mut waits = Doubling::default();
+        assert_eq!(waits.by_ref().take(9).last(), Some(WAIT[1]));
+        waits.max = DOUBT_WAIT;
+        assert_eq!(waits.by_ref().take(9).last(), Some(DOUBT_WAIT));
+        waits.max = WAIT[1];
+        assert_eq!(waits.next(), Some(WAIT[1]));
+        waits.reset();
+        assert_eq!(waits.next(), Some(WAIT[0]));
     }
 
     #[test]

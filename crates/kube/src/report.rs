@@ -15,7 +15,7 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -29,6 +29,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const NOTE_MAX: usize = 1024;
 /// How many events are remembered, so that a repeated event is counted instead of becoming another event.
 const EVENTS_KNOWN: usize = 256;
+/// How often an event is sent while the API server answers other requests.
+const ATTEMPTS: u32 = 5;
 
 /// An object of any kind: kind, namespace and name.
 type AnyObject = [Option<String>; 3];
@@ -145,7 +147,8 @@ fn api(client: &Client, object: &ObjectReference) -> Api<DynamicObject> {
     }
 }
 
-/// Sends events. One that fails is sent again, unless the API server refuses it.
+/// Sends events. One that fails is sent again, unless the API server refuses it or has answered only other
+/// requests for a while.
 pub(crate) async fn events(
     shared: Arc<Hub>,
     client: Client,
@@ -156,16 +159,20 @@ pub(crate) async fn events(
         let reporter = Reporter { controller: DOMAIN.into(), instance: Some(me.clone()) };
         Recorder::new(client.clone(), reporter)
     };
-    let (mut recorder, mut known) = (new(), 0);
+    // A recorder takes events of an object with the same reason for one, whatever their notes are.
+    let mut recorders: BTreeMap<String, Recorder> = BTreeMap::new();
+    let mut known = 0;
     while let Some(notice) = notices.recv().await {
         // A recorder remembers whole events.
         known += 1;
         if known > EVENTS_KNOWN {
-            (recorder, known) = (new(), 1);
+            recorders.clear();
+            known = 1;
         }
         let mut note = notice.note;
         let end = (0..=NOTE_MAX.min(note.len())).rev().find(|at| note.is_char_boundary(*at));
         note.truncate(end.unwrap_or_default());
+        let recorder = recorders.entry(note.clone()).or_insert_with(new);
         let event = Event {
             type_: if notice.is_warning { EventType::Warning } else { EventType::Normal },
             reason: notice.reason.into(),
@@ -173,7 +180,14 @@ pub(crate) async fn events(
             action: "Reconcile".into(),
             secondary: None,
         };
-        while !publish(&shared, &recorder, &event, &notice.object).await {
+        let (begin, mut attempts) = (Instant::now(), 0);
+        while !publish(&shared, recorder, &event, &notice.object).await {
+            // An API server that is away accepts no other event either.
+            attempts += u32::from(shared.state().answered.is_some_and(|at| at > begin));
+            if attempts >= ATTEMPTS {
+                tracing::warn!("an event is lost: the API server answers, but has not accepted it");
+                break;
+            }
             sleep(RETRY).await;
         }
     }

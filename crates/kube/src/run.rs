@@ -147,9 +147,9 @@ async fn reconcile(
             continue;
         }
         let (begin, is_first) = (Instant::now(), known.is_none());
-        if let Some(known) = known.as_ref().filter(|_| begin.duration_since(repeated) > REPEAT) {
+        let repeats = repeats(&mut repeated, is_first, begin);
+        if let Some(known) = known.as_ref().filter(|_| repeats) {
             send_all(&events, lasting(known, &refusals));
-            repeated = begin;
         }
         let Some((mut update, since)) = compute(&shared, &mut known) else { continue };
         (last, took) = (Instant::now(), begin.elapsed());
@@ -175,6 +175,16 @@ async fn reconcile(
             let _ = statuses.send(change);
         }
     }
+}
+
+/// Whether it is time to send warnings again, which have been sent at `repeated`. Those that apply when
+/// leadership begins are new then.
+fn repeats(repeated: &mut Instant, is_first: bool, now: Instant) -> bool {
+    let is_due = now.duration_since(*repeated) > REPEAT;
+    if is_due || is_first {
+        *repeated = now;
+    }
+    is_due && !is_first
 }
 
 /// Returns the warnings that apply at present.
@@ -246,4 +256,21 @@ fn refusals_of(state: &HubState) -> Vec<Notice> {
         }
     }
     notices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_not_repeated_when_leadership_begins() {
+        let begin = Instant::now();
+        let mut repeated = begin;
+        // For a long time, this controller was not the leader.
+        let later = begin + REPEAT * 2;
+        assert!(!repeats(&mut repeated, true, later));
+        assert!(!repeats(&mut repeated, false, later + REPEAT));
+        let due = later + REPEAT + TICK;
+        assert!(repeats(&mut repeated, false, due) && !repeats(&mut repeated, false, due + TICK));
+    }
 }

@@ -15,10 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// For how long an error of a watch counts. A watch that works gives no sign of it, but a broken one fails
-/// again before this time.
-const ERROR_LASTS: Duration = Duration::from_secs(20);
-
 /// For how long the API server may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
@@ -27,6 +23,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 pub(crate) struct Watched {
     /// Whether the objects are known.
     pub is_listed: bool,
+    /// Why it has failed last, and until when that counts.
     pub error: Option<(Instant, String)>,
 }
 
@@ -180,7 +177,7 @@ impl Hub {
         let mut text = String::new();
         // Writing to a string does not fail.
         for (kind, watched) in &state.watched {
-            let error = watched.error.as_ref().filter(|(at, _)| now.duration_since(*at) < ERROR_LASTS);
+            let error = watched.error.as_ref().filter(|(until, _)| now < *until);
             if let Some((_, why)) = error {
                 let _ = writeln!(text, "{kind}: {why}");
             } else if !watched.is_listed {

@@ -376,7 +376,22 @@ fn objects_are_listed_again_after_a_garbled_event_and_do_not_all_vanish() {
     let (cluster, nodes) = (Arc::new(Log::default()), Arc::new(Log::default()));
     let lease = Mutex::new(None);
     let slice = lists[SLICES]["items"][0].clone();
+    // A list of fewer is believed.
+    let others = (1..10).map(|at| {
+        let mut other = slice.clone();
+        other["metadata"]["name"] = format!("other-{at}").into();
+        other["metadata"]["labels"] = json!({});
+        other
+    });
+    let others: Vec<Value> = others.collect();
     let lists = Arc::new(Mutex::new(lists));
+    let list = |version: &str, ip: &str| {
+        let mut one = slice.clone();
+        one["metadata"]["resourceVersion"] = version.into();
+        one["endpoints"] = json!([{ "addresses": [ip] }]);
+        lists.lock().unwrap()[SLICES]["items"] = [vec![one], others.clone()].concat().into();
+    };
+    list("91", "10.1.0.1");
     let of_server = lists.clone();
     let api = serve(&cluster, move |log, request| {
         let lists = of_server.lock().unwrap().clone();
@@ -387,12 +402,6 @@ fn objects_are_listed_again_after_a_garbled_event_and_do_not_all_vanish() {
     nodes.wait("all services", back_ends);
     until(&address, "/readyz", |is_ok, _| is_ok);
 
-    let list = |version: &str, ip: &str| {
-        let mut one = slice.clone();
-        one["metadata"]["resourceVersion"] = version.into();
-        one["endpoints"] = json!([{ "addresses": [ip] }]);
-        lists.lock().unwrap()[SLICES]["items"] = json!([one]);
-    };
     let garbled = json!({ "type": "DELETED", "object": { "endpoints": 7 } }).to_string();
     list("103", "10.1.0.7");
     cluster.send_last(SLICES, &garbled);
@@ -401,12 +410,45 @@ fn objects_are_listed_again_after_a_garbled_event_and_do_not_all_vanish() {
 
     lists.lock().unwrap()[SLICES]["items"] = json!([]);
     cluster.send_last(SLICES, &garbled);
-    until(&address, "/readyz", |is_ok, text| !is_ok && text.contains("lists 0 objects instead of 1;"));
+    until(&address, "/readyz", |is_ok, text| !is_ok && text.contains("lists 0 objects instead of 10;"));
     list("104", "10.1.0.8");
     nodes.wait("a list that is trusted", |one| back_ends(one).filter(|all| *all == ["10.1.0.8"]));
     until(&address, "/readyz", |is_ok, _| is_ok);
     let has_lost = |one: &HttpRequest| back_ends(one).is_some_and(|all| all.is_empty());
     assert!(!nodes.requests.lock().unwrap().iter().any(has_lost), "nodes keep what they have");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// An event that the server never accepts does not hold up others, and events with the same reason but other
+/// notes are events of their own.
+#[test]
+fn each_event_is_sent() {
+    let mut lists: Value = serde_json::from_str(include_str!("conversation.json")).unwrap();
+    let mut odd = lists[SERVICES]["items"][0].clone();
+    odd["metadata"]["name"] = "odd".into();
+    odd["metadata"]["annotations"] = json!({ "weir-net.github.io/pool": "none" });
+    let port = |port: u16| json!({ "name": format!("p{port}"), "port": port, "protocol": "SCTP" });
+    odd["spec"]["ports"] = json!([port(1), port(2)]);
+    lists[SERVICES]["items"].as_array_mut().unwrap().push(odd);
+    let (cluster, nodes) = (Arc::new(Log::default()), Arc::new(Log::default()));
+    let lease = Mutex::new(None);
+    let api = serve(&cluster, move |log, request| match request.body["reason"] == "InvalidAnnotation" {
+        true => Some((500, json!({ "kind": "Status", "status": "Failure", "code": 500 }))),
+        false => api(&lease, &lists, log, request),
+    });
+    let folder = std::env::temp_dir().join(format!("weir-kube-events-{}", std::process::id()));
+    let (_program, _) = start(&folder, api, accepting_node(&nodes));
+    for port in [1, 2] {
+        let note = format!("port {port} is left out");
+        let is_it = |one: &HttpRequest| {
+            one.method == "POST" && one.body["note"].as_str().is_some_and(|all| all.contains(&note))
+        };
+        cluster.wait(&note, |one| is_it(one).then_some(()));
+    }
+    let requests = cluster.requests.lock().unwrap();
+    let refused = requests.iter().filter(|one| one.body["reason"] == "InvalidAnnotation").count();
+    assert!(refused >= 5, "{refused}");
+    drop(requests);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
