@@ -320,8 +320,7 @@ pub(crate) fn serve_service(
     let has = |address: &IpAddr| is_served(config, cluster, &served.services, *address);
     let owner = Owner::Service(key.clone());
     let held = cluster.held(&owner, service.version.as_deref(), &balanced.ingress);
-    let addresses = given.addresses.iter().filter(|address| held.contains(address) || has(address));
-    publish(addresses.copied().collect(), &object, (service, balanced), &mut desired);
+    publish(published(&given.addresses, &held, has), &object, (service, balanced), &mut desired);
     desired.append(served);
     desired
 }
@@ -378,6 +377,27 @@ fn is_served(
     config.nodes.is_empty() || config.nodes.iter().any(has_all)
 }
 
+/// Returns the addresses that a service should have in its status, given those that it gets and those that it
+/// has: the ones that are served or were published before. Until there is one of an IP version, those that it
+/// has stay, because whoever follows the status would take an empty one for the end of the service.
+fn published(given: &[IpAddr], held: &[IpAddr], is_served: impl Fn(&IpAddr) -> bool) -> Vec<IpAddr> {
+    let is_ready = |address: &IpAddr| held.contains(address) || is_served(address);
+    let mut all: Vec<IpAddr> = Vec::new();
+    for address in given {
+        let is_alike = |other: &&IpAddr| IpVersion::of(**other) == IpVersion::of(*address);
+        if is_ready(address) {
+            all.push(*address);
+        } else if !given.iter().filter(is_alike).any(is_ready) {
+            for kept in held.iter().filter(is_alike) {
+                if !all.contains(kept) {
+                    all.push(*kept);
+                }
+            }
+        }
+    }
+    all
+}
+
 /// Writes addresses to the status of a service, from which clients learn them.
 fn publish(
     addresses: Vec<IpAddr>,
@@ -404,7 +424,7 @@ fn publish(
 }
 
 /// Reports target ports that have no effect, because nodes do not translate ports.
-fn report_target_ports(config: &Config, object: &ObjectReference, desired: &mut Desired) {
+pub(crate) fn report_target_ports(config: &Config, object: &ObjectReference, desired: &mut Desired) {
     if config.translates() {
         return;
     }

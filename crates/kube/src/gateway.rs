@@ -3,7 +3,9 @@
 
 use crate::conditions::ConditionSet;
 use crate::config::{Config, DOMAIN};
-use crate::desired::{Desired, StatusChange, VirtualService, problem_words, service_name};
+use crate::desired::{
+    Desired, StatusChange, VirtualService, problem_words, report_target_ports, service_name,
+};
 use crate::endpoints::{Group, Slices, number};
 use crate::objects::{
     BackendRef, Cluster, FrontEnd, GATEWAY_GROUP, L4Route, ObjectKey, Owner, ParentRef, PortObject, Protocol,
@@ -419,7 +421,7 @@ pub(crate) fn serve<'a>(
     }
     let wanted = wanted(config, cluster, gateway);
     let parent = Parent { key, gateway, wanted, given, listeners };
-    parent.serve(&mut desired);
+    parent.serve(config, &mut desired);
     parent.status(config, cluster, &mut desired);
     desired
 }
@@ -434,7 +436,7 @@ impl Parent<'_> {
         (listener.is_valid() && listener.winner.is_some()).then_some((name, protocol, port))
     }
 
-    fn serve(&self, desired: &mut Desired) {
+    fn serve(&self, config: &Config, desired: &mut Desired) {
         let object = Arc::new(reference(VERSION, "Gateway", &self.gateway.metadata));
         if let Some(problem) = &self.given.problem {
             let (reason, note) = problem_words(problem);
@@ -453,6 +455,7 @@ impl Parent<'_> {
                 groups: targets[usize::from(family == IpVersion::Six)].clone(),
             });
         }
+        report_target_ports(config, &object, desired);
     }
 
     /// Returns the nodes that have not confirmed the services of a listener. Nodes of which nothing is known

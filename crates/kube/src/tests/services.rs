@@ -88,6 +88,26 @@ fn an_address_that_a_status_has_lost_is_written_again() {
 }
 
 #[test]
+fn an_address_that_moves_is_replaced_once_the_new_one_is_served() {
+    let config = config();
+    let mut all = snapshot(&SHOP.replace(
+        "web, creationTimestamp",
+        "web, annotations: { weir-net.github.io/addresses: '192.0.2.2, 2001:db8::' }, creationTimestamp",
+    ));
+    let service = Arc::make_mut(all.services.values_mut().next().unwrap());
+    let before = ["192.0.2.1", "2001:db8::"].map(|ip| ip.parse::<std::net::IpAddr>().unwrap());
+    service.balanced.as_mut().unwrap().ingress = before.to_vec();
+    let first = desired(&config, &all);
+    assert_eq!((first.services.len(), &first.statuses), (4, &vec![]));
+    confirm(&mut all, &first);
+    let ingress = json!([{ "ip": "192.0.2.2", "ipMode": "VIP" }, { "ip": "2001:db8::", "ipMode": "VIP" }]);
+    let second = desired(&config, &all);
+    assert_eq!(status(&second, "web")["loadBalancer"]["ingress"], ingress);
+    apply(&mut all, &second);
+    assert_eq!(desired(&config, &all).statuses, []);
+}
+
+#[test]
 fn target_ports_that_nodes_ignore_have_an_event() {
     let notes = |each: &str, text: &str| {
         let desired = desired(&with("", each), &snapshot(text));
@@ -100,6 +120,10 @@ fn target_ports_that_nodes_ignore_have_an_event() {
     assert_eq!(notes("", SHOP), ignored, "the default is l2");
     assert!(notes("mode: full_nat", SHOP).is_empty());
     assert!(notes("mode: ipip", &SHOP.replace("8080", "80")).is_empty());
+    let attached = route("infra", "r", "01", "name: edge, sectionName: db", "{ name: one, port: 5432 }");
+    let ignored = notes("mode: ipip", &format!("{GATEWAY}{attached}"));
+    assert_eq!(ignored.len(), 1, "{ignored:?}");
+    assert!(ignored[0].contains("port 5432 at port 5432, not at their target port 1:"), "{ignored:?}");
 }
 
 #[test]
