@@ -60,6 +60,12 @@ impl Received {
         self.response.status().as_u16()
     }
 
+    /// Returns the tag in the header `ETag`, without its quotes.
+    pub fn etag(&self) -> Option<String> {
+        let tag = self.response.headers().get("etag")?.to_str().ok()?;
+        Some(tag.strip_prefix('"')?.strip_suffix('"')?.to_string())
+    }
+
     /// Returns the whole body, which has at most `max` bytes.
     pub async fn body(self, max: usize) -> Result<Bytes, ClientError> {
         let Received { response, task: _task } = self;

@@ -196,6 +196,18 @@ impl Client {
         self.unless(SERVICES, etag).await
     }
 
+    /// Returns the `etag` of the set of all services, if weir sends one, without reading the services.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn services_etag(&self) -> Result<Option<String>, ClientError> {
+        let received = self.send((Method::GET, SERVICES), None, Vec::new()).await?;
+        if received.status() != 200 {
+            return self.read(received).await.map(|_: Services| None);
+        }
+        Ok(received.etag())
+    }
+
     /// Returns the answer to a GET of a path, or `None` if the resource still has this `etag`.
     async fn unless<A: DeserializeOwned>(&self, path: &str, etag: &str) -> Result<Option<A>, ClientError> {
         let known = ("if-none-match", format!("\"{etag}\""));

@@ -354,11 +354,15 @@ impl Confirmed {
         Ok(())
     }
 
-    /// Asks a node which services it has, unless that is known.
-    async fn ask(&mut self, client: &Client) -> Result<(), ClientError> {
-        if self.etag.is_none() {
+    /// Asks a node for the `ETag` of its services, unless that is known, and for the services themselves if
+    /// some are refused: what the node has instead of these is sent, too. Without need, thousands of services
+    /// are not asked for.
+    async fn ask(&mut self, client: &Client, is_refused: bool) -> Result<(), ClientError> {
+        if is_refused && self.services.is_none() {
             let (services, etag) = services_of(client).await?;
             (self.services, self.etag) = (Some(services), etag);
+        } else if self.etag.is_none() {
+            self.etag = client.services_etag().await?;
         }
         Ok(())
     }
@@ -367,12 +371,12 @@ impl Confirmed {
     /// not those that are known, nothing happens: the request may have been delayed, and another controller
     /// may have changed them meanwhile.
     async fn put_all(&mut self, client: &Client, wanted: &mut Texts) -> Result<(), ClientError> {
-        self.ask(client).await?;
+        self.ask(client, !self.refused.is_empty()).await?;
         self.leave_out_refused(wanted);
-        let options = Options { etag: self.etag.clone(), ..Options::default() };
         let mut new = BTreeSet::<Arc<str>>::new();
         loop {
             let texts = wanted.values().map(AsRef::as_ref);
+            let options = Options { etag: self.etag.clone(), ..Options::default() };
             let (reason, why) = match client.put_all_texts(texts, &options).await {
                 Ok(changes) => {
                     self.etag = changes.set_after.or(changes.etag);
@@ -384,6 +388,7 @@ impl Confirmed {
             let name = place(reason, &why).and_then(|at| wanted.keys().nth(at)).cloned();
             let name = name.filter(|name| new.len() < REFUSED_MAX && !new.contains(name));
             let Some(name) = name else { return Err(ClientError::Refused { reason, why }) };
+            self.ask(client, true).await?;
             let now = self.replace(wanted, &name);
             self.refused.extend(now.map(|text| (name.clone(), (text, why))));
             new.insert(name);

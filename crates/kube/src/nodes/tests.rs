@@ -39,7 +39,8 @@ async fn answer(node: FakeNode, request: Request<Incoming>) -> Result<Response<F
     }
     if head.method == Method::GET {
         let all = json!({ "services": node.values().collect::<Vec<_>>(), "status": { "etag": before } });
-        return Ok(Response::new(Full::from(all.to_string())));
+        let answer = Response::builder().header("etag", format!("\"{before}\""));
+        return Ok(answer.body(Full::from(all.to_string())).unwrap());
     }
     if matches("if-match") == Some(false) {
         let why = json!({ "error": "another ETag" }).to_string();
