@@ -379,7 +379,7 @@ fn is_served(
 
 /// Returns the addresses that a service should have in its status, given those that it gets and those that it
 /// has: the ones that are served or were published before. Until there is one of an IP version, those that it
-/// has stay, because whoever follows the status would take an empty one for the end of the service.
+/// has stay, because a reader of the status would take an empty one for the end of the service.
 fn published(given: &[IpAddr], held: &[IpAddr], is_served: impl Fn(&IpAddr) -> bool) -> Vec<IpAddr> {
     let is_ready = |address: &IpAddr| held.contains(address) || is_served(address);
     let mut all: Vec<IpAddr> = Vec::new();
