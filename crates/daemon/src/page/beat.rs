@@ -223,7 +223,9 @@ fn plot_table(history: &mut PageHistory, kind: &str, table: &Value) {
         for (column, cell) in cells().filter(|(column, _)| column["plot"].is_string()) {
             let kind_of_sample = match word(&column["holds"]) {
                 "rate" | "bit_rate" => SampleKind::Count,
-                _ => SampleKind::Gauge,
+                "number" | "total" | "share" => SampleKind::Gauge,
+                // Words are not plotted.
+                _ => continue,
             };
             let Some(value) = cell.as_f64() else { continue };
             let [title, column] = [word(&table["title"]), word(&column["name"])];
