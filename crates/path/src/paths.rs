@@ -9,6 +9,7 @@
 //! drops packets would seem to cost no more than its full buffer, and could look better than an idle path on
 //! which a burst has just left.
 
+mod common;
 mod large;
 mod offer;
 mod seen;
@@ -17,6 +18,7 @@ pub use large::{Fit, LARGE_MISSES_MAX};
 pub use offer::Offer;
 pub use seen::Observed;
 
+use self::common::Common;
 use self::large::Large;
 use self::seen::SeenByTcp;
 use crate::delay::{Delay, FALL};
@@ -332,8 +334,8 @@ fn halved(amount: u64, time: u64, half_life: u64) -> u64 {
 pub struct Paths {
     settings: Settings,
     paths: Vec<Path>,
-    /// The lowest queueing delay among the paths without faults, which is the part that they have in common.
-    common_ns: u64,
+    /// The part of the queueing delay that the paths have in common.
+    common: Common,
     weighed_at: u64,
     large_bytes: u16,
     pub(crate) last_sent: u64,
@@ -344,7 +346,7 @@ impl Paths {
     #[must_use]
     pub fn new(now: u64, settings: Settings, ports: &[Ports]) -> Paths {
         let paths = ports.iter().take(PATHS_MAX).map(|ports| Path::new(now, *ports, &settings)).collect();
-        Paths { settings, paths, common_ns: 0, weighed_at: now, large_bytes: 0, last_sent: 0 }
+        Paths { settings, paths, common: Common::default(), weighed_at: now, large_bytes: 0, last_sent: 0 }
     }
 
     /// The settings.
@@ -502,10 +504,11 @@ impl Paths {
     fn weigh(&mut self, now: u64) {
         self.weighed_at = now;
         let fit = |path: &&Path| !path.has_fault() && path.state != State::New;
-        self.common_ns = self.paths.iter().filter(fit).map(Path::queue_ns).min().unwrap_or(0);
-        let (common, limit) = (self.common_ns, self.settings.congested_ns);
+        let common = Common::of(self.paths.iter().filter(fit));
+        self.common = common;
+        let limit = self.settings.congested_ns;
         for path in &mut self.paths {
-            let queue = path.queue_ns().saturating_sub(common);
+            let queue = common.beyond(path);
             let (marked, lost, again) = (path.marked, path.loss.recent(), path.seen.loss.recent());
             let fault = [(queue > limit, Reason::Delay), (lost > LOST_MAX, Reason::Drops)]
                 .into_iter()
@@ -531,7 +534,7 @@ impl Paths {
     #[must_use]
     pub fn cost_ns(&self, path: usize) -> u64 {
         let Some(path) = self.paths.get(path) else { return u64::MAX };
-        let queue = path.queue_ns().saturating_sub(self.common_ns);
+        let queue = self.common.beyond(path);
         queue.saturating_add(u64::from(path.risk(self.weighed_at, &self.settings)) * TIMEOUT_NS / 1024)
     }
 

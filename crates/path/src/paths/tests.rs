@@ -511,6 +511,34 @@ fn a_queue_of_others_costs_more_than_one_of_our_own() {
     assert_eq!(paths.cost_ns(0), 4 * MS + 50 * MS);
 }
 
+/// Connections on three of four paths fill a queue that all paths share, in the host for example. The last
+/// probes were answered before that.
+#[test]
+fn a_common_queue_of_connections_hides_no_queue_of_others() {
+    let mut paths = one_sided(4);
+    for second in 0..2 {
+        for path in 0..4 {
+            let sequence = paths.probe_sent(second * 1000 * MS, path);
+            let queue = if path == 3 { second * 7 * MS } else { 0 };
+            let said =
+                ProbeReply { delay_ns: (MS + queue) as i64, marked: false, arrived: second as u32 + 1 };
+            assert!(paths.probe_answered(second * 1000 * MS + MS, path, sequence, said));
+            if path < 3 {
+                carry(&mut paths, second * 1000 * MS + MS, path, 0, Some(MS));
+            }
+        }
+    }
+    assert_eq!(paths.all()[3].state(), State::Congested);
+    let mut random = Random::new(1);
+    for step in 1..=50 {
+        let now = 1001 * MS + step * 3 * MS;
+        (0..3).for_each(|path| carry(&mut paths, now, path, 0, Some(23 * MS + step * path as u64 * MS / 10)));
+        assert_eq!(paths.all()[3].state(), State::Congested, "after {step} acknowledgements");
+        assert!((0..3).all(|path| paths.cost_ns(path) < paths.cost_ns(3)));
+        assert!((0..100).all(|_| paths.choose(now, None, &mut random) != 3), "flows to come avoid it");
+    }
+}
+
 #[test]
 fn a_router_that_stops_to_answer_fails_only_a_path_without_acknowledgements() {
     let mut paths = one_sided(3);
