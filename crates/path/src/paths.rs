@@ -9,18 +9,18 @@
 //! drops packets would seem to cost no more than its full buffer, and could look better than an idle path on
 //! which a burst has just left.
 
-mod common;
 mod large;
 mod offer;
 mod seen;
+mod unavoidable;
 
 pub use large::{Fit, LARGE_MISSES_MAX};
 pub use offer::Offer;
 pub use seen::Observed;
 
-use self::common::Common;
 use self::large::Large;
 use self::seen::SeenByTcp;
+use self::unavoidable::Unavoidable;
 use crate::delay::{Delay, FALL};
 use crate::loss::{Loss, ProbeCounts};
 use crate::settings::Settings;
@@ -335,7 +335,7 @@ pub struct Paths {
     settings: Settings,
     paths: Vec<Path>,
     /// The part of the queueing delay that the paths have in common.
-    common: Common,
+    unavoidable: Unavoidable,
     weighed_at: u64,
     large_bytes: u16,
     pub(crate) last_sent: u64,
@@ -346,7 +346,14 @@ impl Paths {
     #[must_use]
     pub fn new(now: u64, settings: Settings, ports: &[Ports]) -> Paths {
         let paths = ports.iter().take(PATHS_MAX).map(|ports| Path::new(now, *ports, &settings)).collect();
-        Paths { settings, paths, common: Common::default(), weighed_at: now, large_bytes: 0, last_sent: 0 }
+        Paths {
+            settings,
+            paths,
+            unavoidable: Unavoidable::default(),
+            weighed_at: now,
+            large_bytes: 0,
+            last_sent: 0,
+        }
     }
 
     /// The settings.
@@ -504,11 +511,11 @@ impl Paths {
     fn weigh(&mut self, now: u64) {
         self.weighed_at = now;
         let fit = |path: &&Path| !path.has_fault() && path.state != State::New;
-        let common = Common::of(self.paths.iter().filter(fit));
-        self.common = common;
+        let unavoidable = Unavoidable::of(self.paths.iter().filter(fit));
+        self.unavoidable = unavoidable;
         let limit = self.settings.congested_ns;
         for path in &mut self.paths {
-            let queue = common.beyond(path);
+            let queue = unavoidable.beyond(path);
             let (marked, lost, again) = (path.marked, path.loss.recent(), path.seen.loss.recent());
             let fault = [(queue > limit, Reason::Delay), (lost > LOST_MAX, Reason::Drops)]
                 .into_iter()
@@ -534,7 +541,7 @@ impl Paths {
     #[must_use]
     pub fn cost_ns(&self, path: usize) -> u64 {
         let Some(path) = self.paths.get(path) else { return u64::MAX };
-        let queue = self.common.beyond(path);
+        let queue = self.unavoidable.beyond(path);
         queue.saturating_add(u64::from(path.risk(self.weighed_at, &self.settings)) * TIMEOUT_NS / 1024)
     }
 

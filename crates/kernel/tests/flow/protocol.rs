@@ -383,8 +383,8 @@ fn come_and_go(mut flows: FlowTable, key: &FlowKey, decided: FlowEntry, is_over:
         let slot = flows.insert(PIPE, key, decided, &[]).expect("room");
         let mut met = 0;
         while met < 10 {
-            // XDP counts a packet that it leaves, and then makes the flow pending: if the flow is activated in
-            // between, which needs the packet's mark in an engine, it has to be activated again.
+            // XDP counts a packet that it leaves, and then makes the flow pending. If the flow is activated
+            // in between, which an engine cannot do without the packet's mark, it is pending again.
             flows.pending(slot).map(|mark| flows.try_activate(mark));
             met += flows.sweep(slot).packets;
         }
