@@ -3,8 +3,9 @@
 use super::thesis;
 use serde_json::{Value, json};
 
-/// Returns an object for each figure that was measured, with its unit and its rows.
+/// Returns an object for each figure, with its unit and its rows. One that was not measured says why.
 pub fn json(rate: &[Value], load: &Value, trip: &Value) -> Value {
+    let not_measured = |what: &str, found: &Value| json!({ "what": what, "why": found["why"] });
     let mut figures = json!({
         "7.3": { "what": "rate by bytes of payload", "unit": "Mpps", "rows": rate },
         "7.4": {
@@ -14,26 +15,38 @@ pub fn json(rate: &[Value], load: &Value, trip: &Value) -> Value {
         "7.5": {
             "what": "published rates beside the thesis's and ours: Katran", "unit": "Mpps",
             "thesis": thesis::KATRAN,
-            "rows": thesis::PUBLISHED.into_iter().chain(ours(rate)).map(published).collect::<Vec<_>>(),
+            "rows": beside_ours(&[thesis::XENOFLOW_RATE, thesis::KATRAN_RATE], rate),
         },
-        "7.6": { "what": "published rates beside the thesis's: Kakao", "rows": [], "why": thesis::KAKAO },
+        "7.6": {
+            "what": "published rates beside the thesis's and ours: Kakao", "unit": "Mpps",
+            "why": thesis::KAKAO, "rows": beside_ours(&[thesis::XENOFLOW_RATE], rate),
+        },
     });
-    if trip["scenarios"].is_array() {
-        figures["7.7"] = json!({
-            "what": "round trip of DNS queries by load and by length of frames, for each distribution of \
-                     clients",
-            "unit": "us", "scenarios": trip["scenarios"], "by_length": trip["by_length"],
+    let what = "round trip of DNS queries by load and by length of frames, for each distribution of clients";
+    figures["7.7"] = if trip["scenarios"].is_array() {
+        json!({
+            "what": what, "unit": "us", "scenarios": trip["scenarios"], "by_length": trip["by_length"],
             "most_mpps": trip["most_mpps"], "thesis": thesis::LATENCY,
-        });
-    }
-    if load["scenarios"].is_array() {
-        figures["7.8"] = json!({
-            "what": "share of frames lost, by load", "unit": "frames lost per frame sent",
-            "scenarios": load["scenarios"], "most_mpps": load["most_mpps"],
-            "with_back_ends": trip["scenarios"], "thesis_loss_above_mpps": thesis::LOSS_ABOVE,
-        });
-    }
+        })
+    } else {
+        not_measured(what, trip)
+    };
+    let what = "share of frames lost, by load";
+    figures["7.8"] = if load["scenarios"].is_array() {
+        json!({
+            "what": what, "unit": "frames lost per frame sent", "scenarios": load["scenarios"],
+            "most_mpps": load["most_mpps"], "with_back_ends": trip["scenarios"],
+            "thesis_loss_above_mpps": thesis::LOSS_ABOVE,
+        })
+    } else {
+        not_measured(what, load)
+    };
     figures
+}
+
+/// Returns a row for each published rate, and for each of ours.
+fn beside_ours(rates: &[thesis::PublishedRate], rate: &[Value]) -> Vec<Value> {
+    rates.iter().copied().chain(ours(rate)).map(published).collect()
 }
 
 /// Returns our rates at the shortest payload.
@@ -84,7 +97,11 @@ mod tests {
         assert_eq!(figures["7.5"]["rows"].as_array().map(Vec::len), Some(4));
         let ours = [2, 3].map(|at| figures["7.5"]["rows"][at]["mpps"].as_f64());
         assert_eq!(ours, [Some(10.0), Some(100.0)]);
-        assert!(figures["7.7"].is_null() && figures["7.8"].is_null(), "what was not measured is no figure");
+        assert_eq!(figures["7.6"]["rows"].as_array().map(Vec::len), Some(3), "Kakao's rate is not known");
+        assert!(figures["7.6"]["why"].is_string());
+        for figure in [&figures["7.7"], &figures["7.8"]] {
+            assert_eq!((&figure["why"], figure.get("scenarios")), (&json!("no root"), None));
+        }
         let scenarios = json!({ "scenarios": [], "most_mpps": 0.5 });
         assert_eq!(json(&rows, &scenarios, &scenarios)["7.7"]["most_mpps"], json!(0.5));
     }

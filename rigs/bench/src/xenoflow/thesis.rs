@@ -20,17 +20,19 @@ pub const LATENCY: &str = "the round trip does not depend on load with 50/50, 70
 /// A balancer, its rate in million packets per second, and where the rate is from.
 pub type PublishedRate = (&'static str, f64, &'static str);
 
-/// Published rates.
-pub const PUBLISHED: [PublishedRate; 2] = [
-    ("XenoFlow, a card", 98.0, "the thesis, 2 to 22 bytes of payload"),
-    ("Katran, a core", 5.2, "published by its authors for hardware of 2018, with the driver"),
-];
+/// The rate of the thesis itself.
+pub const XENOFLOW_RATE: PublishedRate = ("XenoFlow, a card", 98.0, "the thesis, 2 to 22 bytes of payload");
+
+/// The published rate of Katran.
+pub const KATRAN_RATE: PublishedRate =
+    ("Katran, a core", 5.2, "published by its authors for hardware of 2018, with the driver");
 
 /// What the thesis says about Katran, without a number.
 pub const KATRAN: &str = "about half of XenoFlow's rate, in another thesis, from 254 source addresses";
 
-/// Why there is no number of Kakao's balancer.
-pub const KAKAO: &str = "we have no number of Kakao's balancer that we could check";
+/// Why there is no number of Kakao's balancer. The paper is doi:10.1109/ACCESS.2021.3108801.
+pub const KAKAO: &str = "we have no rate of Kakao's balancer that we could check: we could read only the \
+                         abstract of its paper (IEEE Access 9, 2021), which gives none";
 
 /// Returns the rate for this payload, if the thesis gives one.
 pub fn rate(payload: u32) -> Option<f64> {
