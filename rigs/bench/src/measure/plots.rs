@@ -13,9 +13,12 @@ const PAPER: &str = "Agg-Evict's paper";
 /// Writes all plots.
 pub fn save(results: &Value, directory: &Path) -> Result<()> {
     let rows = results["solutions"].as_array().map_or(&[][..], Vec::as_slice);
-    let [ns, p99] = [("_ns", "average"), ("_p99_ns", "99th percentile of bursts of 32")];
+    let ns = ("_ns", "average", "ns a packet");
     solutions(rows, ns, |paper| [paper.pure_ns, paper.aggregated_ns]).save(directory, "solutions")?;
+    let p99 = ("_p99_ns", "99th percentile of bursts of 32", "ns a packet");
     solutions(rows, p99, |paper| [paper.pure_p99_ns, paper.aggregated_p99_ns]).save(directory, "p99")?;
+    let mpps = ("_mpps", "rate (the paper's NIC: at most 14.88 Mpps)", "million packets per second");
+    solutions(rows, mpps, |paper| paper.mpps).save(directory, "throughput")?;
     search(results).save(directory, "search")?;
     skews(rows, "zipf", "aggregated_ns").save(directory, "zipf")?;
     popzipf(rows).save(directory, "popzipf")?;
@@ -40,7 +43,11 @@ fn of<'a>(rows: &'a [Value], traffic: &'a str) -> impl Iterator<Item = &'a Value
 }
 
 /// The nine solutions at the middle skew, alone and aggregated, with the paper's figures.
-fn solutions(rows: &[Value], (key, what): (&str, &str), papers: fn(&paper::Figures) -> [f64; 2]) -> Plot {
+fn solutions(
+    rows: &[Value],
+    (key, what, axis): (&str, &str, &'static str),
+    papers: fn(&paper::Figures) -> [f64; 2],
+) -> Plot {
     let places = |arm: &str| {
         let row = |name: &&str| of(rows, "zipf").find(|row| row["name"] == **name && row["skew"] == MIDDLE);
         let point = |(at, name): (usize, &&str)| {
@@ -54,7 +61,7 @@ fn solutions(rows: &[Value], (key, what): (&str, &str), papers: fn(&paper::Figur
     };
     Plot {
         title: format!("{what}: Zipf {MIDDLE}, 13 byte keys; the paper: CAIDA, 4 byte keys, 2.2 GHz"),
-        axes: ("", "ns a packet"),
+        axes: ("", axis),
         bars: NAMES.map(str::to_string).to_vec(),
         series: vec![
             series("alone", places("pure"), false),
@@ -152,7 +159,12 @@ fn kvs(results: &Value) -> Plot {
         title: format!("FlowRadar behind GRR, Zipf {MIDDLE}, 13 byte keys; the paper: 4 byte keys, 2.2 GHz"),
         axes: ("KV arrays, of sixteen keys each", "ns a packet"),
         bars: Vec::new(),
-        series: vec![series("ours", points("ns"), false), series(PAPER, points("paper_ns"), true)],
+        series: vec![
+            series("alone", points("pure_ns"), false),
+            series("aggregated", points("ns"), false),
+            series(format!("alone, {PAPER}"), points("paper_pure_ns"), true),
+            series(format!("aggregated, {PAPER}"), points("paper_ns"), true),
+        ],
     }
 }
 
