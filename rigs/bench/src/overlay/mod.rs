@@ -15,6 +15,7 @@ mod row;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::time::Duration;
+use weir_app::kind::BadInput;
 use weir_bed::Run;
 use weir_bed::namespace;
 use weir_lab::Interrupt;
@@ -59,6 +60,7 @@ pub struct OverlayOptions {
 
 /// Measures, and prints the table.
 pub fn run(options: &OverlayOptions) -> Result<()> {
+    check(options.test.as_deref())?;
     if !rustix::process::geteuid().is_root() {
         bail!("network namespaces need root: sudo weir bench overlay");
     }
@@ -85,6 +87,17 @@ pub fn run(options: &OverlayOptions) -> Result<()> {
         }))?;
     }
     Ok(())
+}
+
+/// Rejects a name with which no test begins: nothing would be measured.
+fn check(wanted: Option<&str>) -> Result<()> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let mut names: Vec<&str> = TESTS.iter().map(|test| test.name).collect();
+    if names.iter().any(|name| name.starts_with(wanted)) {
+        return Ok(());
+    }
+    names.dedup();
+    Err(BadInput(format!("no test begins with `{wanted}`; the tests are {}", names.join(", "))).into())
 }
 
 /// Returns the number of rounds, and the milliseconds of a sample.
@@ -189,4 +202,21 @@ fn shown(bed: &OverlayBed) -> Result<String> {
         }
     }
     Ok(format!("weir's frames that took the fast path: {}", words.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_that_does_not_exist_is_refused_and_those_that_do_are_listed() {
+        check(None).expect("all of them");
+        check(Some("udp_")).expect("some of them");
+        let error = check(Some("sctp")).expect_err("it would measure nothing").to_string();
+        assert_eq!(
+            error,
+            "no test begins with `sctp`; the tests are tcp_rr, udp_rr, tcp_stream, udp_stream, udp_one_way, \
+             churn"
+        );
+    }
 }
