@@ -1,4 +1,4 @@
-//! Files that hold a secret, or that weir trusts as its own: the token, the private key, the saved state.
+//! Files that hold a secret, or that weir trusts as its own: tokens, the private key, the saved state.
 //! `weir check` and `weir run` refuse the same files.
 
 use crate::config::Plan;
@@ -79,6 +79,7 @@ fn of(plan: &Plan) -> Vec<(&'static str, PathBuf)> {
     let mut files = Vec::new();
     if let Some(control) = &plan.control {
         files.push(("the token", control.token.clone()));
+        files.extend(control.view_token.iter().map(|file| ("the read-only token", file.clone())));
         files.extend(control.tls.iter().map(|(_, key)| ("the private key", key.clone())));
     }
     if plan.apps.persist() {

@@ -595,6 +595,15 @@ fn a_token_that_others_can_read_is_refused() {
     run().refused(1, &["chmod 600"]);
     super::weir(folder.path(), &["check", "weir.yaml"]).refused(2, &["the token token", "chmod 600"]);
     mode(0o600).unwrap();
+    // The same applies to the read-only token.
+    folder.write("view", TOKEN.replace('0', "1"));
+    std::fs::set_permissions(folder.file("view"), std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .unwrap();
+    let control = "control: { listen: 127.0.0.1:0, token: token, view_token: view }";
+    folder.write("viewed.yaml", format!("{control}\n{CONFIG}"));
+    let viewed = |command: &[&str]| super::weir(folder.path(), command);
+    viewed(&["run", "viewed.yaml", "--socket", "weir.sock"]).refused(1, &["view", "chmod 600"]);
+    viewed(&["check", "viewed.yaml"]).refused(2, &["the read-only token view", "chmod 600"]);
     folder.write("token", "short");
     run().refused(1, &["32 to 4096"]);
     folder.write("weir.yaml", format!("control: {{ listen: 10.0.0.1:9106, token: token }}\n{CONFIG}"));

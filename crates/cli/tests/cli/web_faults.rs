@@ -1,6 +1,6 @@
 //! The web page in Chromium when something is odd: back ends that come and go while a question is open,
-//! answers of other versions, a daemon that does not answer, users without a mouse, and packets that are not
-//! frames.
+//! answers of other versions, a daemon that does not answer or is replaced by one of another version, users
+//! without a mouse, and packets that are not frames.
 
 use super::browser::Browser;
 use super::lb_control::{TOKEN, with_token};
@@ -8,6 +8,8 @@ use super::running::Daemon;
 use super::web::{CONFIG, VIEW, no_errors, node, other_version, url, view_token};
 use rustix::process::Signal;
 use serde_json::json;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 
 const TAB: char = '\u{e004}';
 const ESCAPE: char = '\u{e00c}';
@@ -110,6 +112,50 @@ fn a_daemon_that_does_not_answer_is_not_shown_as_live() {
     daemon.signal(Signal::CONT);
     browser.wait_for(&badge("live"));
     browser.wait_for("!document.querySelector('.failure')");
+}
+
+/// Answers at the address of a daemon that has ended, as one of another version would: it has another page,
+/// and a state that lacks most sections and has one that is unknown.
+fn another_version_at(address: SocketAddr) {
+    let listener = TcpListener::bind(address).unwrap();
+    let facts = json!({ "name": "node", "version": "9.9.9", "page": "\"another\"", "rights": ["view"],
+        "nodes": [], "reasons": {} });
+    let state = json!({ "at_ms": 1_000, "sections": { "generation": "a word", "unknown": [null] } });
+    let answers = [
+        ("application/json", facts.to_string()),
+        ("text/event-stream", format!("event: state\ndata: {state}\n\n")),
+    ];
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let answers = answers.clone();
+            // A browser opens some connections before it has a request for them.
+            std::thread::spawn(move || {
+                let mut head = [0; 4096];
+                let length = stream.read(&mut head).unwrap_or_default();
+                let is_live = head[..length].starts_with(b"GET /v1/live");
+                let (kind, body) = &answers[usize::from(is_live)];
+                let length = body.len();
+                let head = format!("Content-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close");
+                let _ = write!(stream, "HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_page_of_the_previous_version_says_so() {
+    let Some(browser) = Browser::start((1280, 800), false) else { return };
+    let (mut daemon, address) = node(CONFIG, "");
+    browser.open(&url(address, &format!("#token={VIEW}")));
+    browser.wait_for_text("b2");
+    daemon.signal(Signal::TERM);
+    daemon.end();
+    another_version_at(address);
+    browser.wait_for_text("This page belongs to the previous daemon");
+    browser.wait_for_text("weir 9.9.9");
+    browser.wait_for_text("generation a word");
+    browser.picture("previous");
 }
 
 #[test]
