@@ -226,12 +226,15 @@ fn admitted(gate: &Gate, head: &Parts) -> Result<Rights, Box<Reply>> {
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             Err(Box::new(answer))
         }
-        Verdict::TooMany => {
-            let mut answer = refused(StatusCode::TOO_MANY_REQUESTS, "too many requests have a wrong token");
-            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            Err(Box::new(answer))
-        }
+        Verdict::TooMany => Err(Box::new(too_many())),
     }
+}
+
+/// Asks a client without a valid token to wait.
+pub(super) fn too_many() -> Reply {
+    let mut answer = refused(StatusCode::TOO_MANY_REQUESTS, "too many requests have a wrong token");
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    answer
 }
 
 /// The conditions in a request's head.

@@ -3,6 +3,7 @@
 use crate::connected::ConnectedClient;
 use crate::host::host_name;
 use crate::http::{ANSWER_PATIENCE, Door, Question, Reply, json as json_reply, refused};
+use crate::http_control::too_many;
 use crate::rest::{Gate, Rights, Verdict};
 use crate::watching::WATCHERS_MAX;
 use base64::Engine;
@@ -72,9 +73,7 @@ impl Door {
     async fn plain(&self, gate: &Gate, head: &Head, client: &ConnectedClient) -> Reply {
         match gate.look(password(&head.headers).as_deref(), Instant::now()) {
             Verdict::Good(_) => {}
-            Verdict::TooMany => {
-                return refused(StatusCode::TOO_MANY_REQUESTS, "too many requests have a wrong token");
-            }
+            Verdict::TooMany => return too_many(),
             Verdict::Wrong => {
                 let why = "enter the token as the password, with any name";
                 let mut answer = refused(StatusCode::UNAUTHORIZED, why);
