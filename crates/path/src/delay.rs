@@ -45,8 +45,8 @@ impl Default for Delay {
 }
 
 impl Delay {
-    /// A delay of which half is forgotten after this time without a sample, ns. When it falls, it does so by
-    /// the `fall`th part of the difference: with 1, each sample counts as it is.
+    /// Returns a delay of which half is forgotten after `stale_ns` without a sample. A lower sample lowers it
+    /// by the `fall`th part of the difference: with 1, to that sample.
     #[must_use]
     pub fn lasting(stale_ns: u64, fall: u64) -> Delay {
         let fall = fall.max(1);

@@ -38,8 +38,9 @@ apps:
         - { name: b1, mac: 02:00:00:00:10:00, address: 10.0.0.2 }
 ";
 
-/// Sets up a node, its router and clients, which send to the node whatever the router knows, like a router
-/// that has not heard of a withdrawal. The back end answers them through the node's host.
+/// Sets up a node, its router and clients. What the clients send reaches the node even if the router has no
+/// route to the VIP, as with a router that has not heard of a withdrawal. The back end answers through the
+/// node's host.
 fn bed(name: &str) -> Option<(Bed, TcpServer)> {
     let bed = Bed::new(name)?;
     bed.wire.add(1, 0);

@@ -302,8 +302,8 @@ impl Decided {
         }
     }
 
-    /// Takes over the numbers of a predecessor with their flows, at a cost that depends on how many lead
-    /// nowhere from now on. Returns how many flows are removed.
+    /// Takes over the numbers of a predecessor with their flows. Its cost grows with the count of those
+    /// numbers that lead nowhere from now on. Returns how many flows are removed.
     pub fn follow(&mut self, old: &mut Decided, mut now: Renumbering) -> usize {
         std::mem::swap(self, old);
         // The predecessor's census counts its flows as long as other workers use it; here they are counted in
