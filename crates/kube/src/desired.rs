@@ -444,8 +444,8 @@ pub(crate) fn report_target_ports(config: &Config, object: &ObjectReference, des
 }
 
 /// Returns the prefixes of the clients that are served; empty means all, and `None` means none. To serve all
-/// clients because no prefix can be read would be worse than to serve none. Nodes refuse repeated prefixes and
-/// more than [`CLIENTS_MAX`], so neither is returned.
+/// clients because no prefix can be read would be worse than to serve none. Nodes refuse repeated prefixes
+/// and more than [`CLIENTS_MAX`], so neither is returned.
 fn clients(
     balanced: &BalancedObject,
     object: &ObjectReference,
