@@ -202,7 +202,15 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     #[inline]
     pub fn add(&mut self, updates: &[Update<W, N>], out: &mut Vec<Evicted<W, N>>) {
         for batch in updates.chunks(BATCH) {
-            self.add_list(u64::MAX >> (BATCH - batch.len()), |at| batch[at], out);
+            if self.gate.lets_in() {
+                self.admit(u64::MAX >> (BATCH - batch.len()), |at| batch[at], out);
+            } else {
+                let hash = &self.hash;
+                // As fast as without an aggregator: this is all that a closed gate costs.
+                out.extend(batch.iter().map(|update| pass(hash, update)));
+                self.counts.updates += batch.len() as u64;
+                self.counts.bypassed += batch.len() as u64;
+            }
         }
     }
 
@@ -215,19 +223,20 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         update: impl Fn(usize) -> Update<W, N>,
         out: &mut Vec<Evicted<W, N>>,
     ) {
-        let length = list.count_ones();
-        self.counts.updates += u64::from(length);
         if self.gate.lets_in() {
-            let evictions = self.counts.evictions;
-            self.add_widest(list, update, out);
-            self.gate.saw(length, (self.counts.evictions - evictions) as u32);
-        } else {
-            self.counts.bypassed += u64::from(length);
-            for at in Bits(list) {
-                let Update { key, packets, bytes, note } = update(at);
-                out.push(Evicted { item: self.hash.item(key), packets, bytes, note });
-            }
+            return self.admit(list, update, out);
         }
+        self.counts.updates += u64::from(list.count_ones());
+        self.counts.bypassed += u64::from(list.count_ones());
+        out.extend(Bits(list).map(|at| pass(&self.hash, &update(at))));
+    }
+
+    /// Adds the updates of a batch that the gate has admitted.
+    fn admit(&mut self, list: u64, update: impl Fn(usize) -> Update<W, N>, out: &mut Vec<Evicted<W, N>>) {
+        let (length, evictions) = (list.count_ones(), self.counts.evictions);
+        self.counts.updates += u64::from(length);
+        self.add_widest(list, update, out);
+        self.gate.saw(length, (self.counts.evictions - evictions) as u32);
     }
 
     /// Adds the updates of a batch, using instructions that not every x86-64 has if they are available: this
@@ -371,6 +380,13 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
             }
         }
     }
+}
+
+/// Passes an update on without counting it.
+#[inline(always)]
+fn pass<const W: usize, N: Note>(hash: &KeyHash, update: &Update<W, N>) -> Evicted<W, N> {
+    let Update { key, packets, bytes, note } = *update;
+    Evicted { item: hash.item(key), packets, bytes, note }
 }
 
 #[cfg(test)]

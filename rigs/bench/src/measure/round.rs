@@ -63,10 +63,10 @@ impl<const W: usize> Pure<W> {
 impl<const W: usize> CountingMethod<W> for Pure<W> {
     fn burst(&mut self, packets: &[Update<W>]) {
         self.items.clear();
-        for packet in packets {
+        self.items.extend(packets.iter().map(|packet| {
             let item = self.hash.item(packet.key);
-            self.items.push(Evicted { item, packets: packet.packets, bytes: packet.bytes, note: () });
-        }
+            Evicted { item, packets: packet.packets, bytes: packet.bytes, note: () }
+        }));
         (self.sketch)(&self.items);
     }
 }
