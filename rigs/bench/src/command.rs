@@ -1,8 +1,9 @@
 //! `weir bench`: how fast weir is on this machine, now.
 
+use crate::selection::Selection;
 use crate::{
     arm, bond, changes, dpdk, engine, executors, generate, kernel, lb, measure, memory, overlay, path, pipes,
-    rate, record, scaling, xdp, xenoflow,
+    rate, record, scaling, scenarios, xdp, xenoflow,
 };
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -196,7 +197,8 @@ fn end(json: bool, found: Value) -> Result<()> {
 
 fn print_engine(only: &[String], workers: u16, json: bool) -> Result<()> {
     line("scenario     Mpps  (min - max)        ns  cycles  port_ns")?;
-    let rows = engine::run(only, |row, what| {
+    let chosen = Selection::new(only, scenarios::ALL.iter().map(|one| one.0).chain(["dpdk"]))?;
+    let rows = engine::run(chosen, |row, what| {
         line(format_args!(
             "{:<10} {:>6.2}  ({:.2} - {:.2})  {:>7.1} {:>7.1} {:>8.1}  {what}",
             row.name, row.mpps, row.mpps_min, row.mpps_max, row.ns, row.tsc_cycles, row.port_ns
@@ -208,7 +210,7 @@ fn print_engine(only: &[String], workers: u16, json: bool) -> Result<()> {
         all["scaling"] = json!(scaling::run(only, |row| line(row))?);
         all["testpmd_scaling"] = json!(dpdk::scaling()?);
     }
-    if only.is_empty() || only.iter().any(|name| name == "dpdk") {
+    if chosen.has("dpdk") {
         all["dpdk"] = json!(beside_testpmd()?);
     }
     if json { line(all) } else { Ok(()) }

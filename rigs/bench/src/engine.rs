@@ -5,6 +5,7 @@
 //! The port's share is timed separately and printed alongside (`port_ns`), not subtracted.
 
 use super::scenarios::{ALL, Scenario};
+use super::selection::Selection;
 use anyhow::Result;
 use std::time::Instant;
 use weir_engine::batch::Engine;
@@ -46,14 +47,14 @@ pub struct EngineRow {
     pub port_ns: f64,
 }
 
-/// Runs the scenarios named by `only` (all when empty).
+/// Runs the scenarios that are selected.
 pub fn run(
-    only: &[String],
+    only: Selection<'_>,
     mut progress: impl FnMut(&EngineRow, &str) -> Result<()>,
 ) -> Result<Vec<EngineRow>> {
     let mut rows = Vec::new();
     for (name, make) in ALL {
-        if only.is_empty() || only.iter().any(|wanted| wanted == name) {
+        if only.has(name) {
             let scenario = make();
             let row = measure(&scenario);
             progress(&row, scenario.what)?;

@@ -11,6 +11,7 @@ mod change;
 
 use crate::engine::{Bench, PACKETS};
 use crate::scenarios::{MILLION, Scenario, flow1m, hash256, learn, shuffled};
+use crate::selection::Selection;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use std::fmt::Display;
@@ -47,6 +48,9 @@ const TUNNEL_SOURCE: Ipv4Addr = Ipv4Addr::new(10, 9, 255, 254);
 
 /// UDP port of every service.
 const PORT: u16 = 53;
+
+/// The name of the measurement of how soon packets follow a back-end change.
+const CHANGE: &str = "change";
 
 /// Back-end changes per phase of `change`.
 const CHANGES: u32 = 200;
@@ -154,17 +158,19 @@ impl Setting {
 
 /// Measures, and reports each row.
 pub fn run(options: &LbOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
+    let names = PAIRS.iter().map(|pair| pair.name).chain([CHANGE]);
+    let only = Selection::new(&options.only, names)?;
     let packets = if options.quick { PACKETS_QUICK } else { PACKETS };
     let mut rows = Vec::new();
     for pair in PAIRS {
-        if options.only.is_empty() || options.only.iter().any(|wanted| wanted == pair.name) {
+        if only.has(pair.name) {
             let row = measure(&pair, options.rounds, packets)?;
             say(&line(&row, pair.what))?;
             rows.push(row);
         }
     }
     let mut changed = Value::Null;
-    if options.only.is_empty() || options.only.iter().any(|wanted| wanted == "change") {
+    if only.has(CHANGE) {
         changed = change::measure(CHANGES)?;
         say(&change_line(&changed))?;
     }

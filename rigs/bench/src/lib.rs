@@ -17,6 +17,7 @@
 //! - `bond/`: a bond compared with Open vSwitch's.
 //! - `lb.rs`: the load balancer's programs compared with those of `engine.rs`.
 //! - `xenoflow/`: the experiments of XenoFlow's thesis.
+//! - `selection.rs`: the measurements that a command line names.
 //! - `generate.rs`: traffic with known ground truth, into a recording or out of an interface.
 //! - `rate.rs`: the highest rate without loss, also of a daemon on another host.
 //! - `record.rs`: `weir measure` on a recording, compared with other tools that read one.
@@ -47,6 +48,7 @@ mod rate;
 mod record;
 mod scaling;
 mod scenarios;
+mod selection;
 #[cfg(feature = "dpdk")]
 mod sink;
 mod solution;

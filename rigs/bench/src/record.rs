@@ -4,6 +4,7 @@
 //! All read the same file from the page cache, take turns, and discard their output. Elapsed time is from the
 //! start of the process to its end; processor time and peak memory are the kernel's counts for it (`wait4`).
 
+use crate::selection::Selection;
 use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -151,11 +152,8 @@ fn present(
     say: &impl Fn(&dyn Display) -> Result<()>,
 ) -> Result<(Vec<RecordingReader>, Vec<&'static str>)> {
     let mut all = arms()?;
-    for name in &options.only {
-        let names: Vec<&str> = all.iter().map(|arm| arm.name).collect();
-        ensure!(names.contains(&name.as_str()), "unknown program `{name}`: use {}", names.join(", "));
-    }
-    all.retain(|arm| options.only.is_empty() || options.only.iter().any(|name| name == arm.name));
+    let only = Selection::new(&options.only, all.iter().map(|arm| arm.name))?;
+    all.retain(|arm| only.has(arm.name));
     let (present, absent): (Vec<RecordingReader>, Vec<RecordingReader>) =
         all.into_iter().partition(|arm| Path::new(&arm.program).is_file() || is_installed(&arm.program));
     for RecordingReader { name, program, package, .. } in &absent {

@@ -442,13 +442,13 @@ fn walk_packets(text: &str) -> Vec<(&str, String)> {
     for line in text.lines() {
         if let Some(header) = line.strip_prefix("-- ").and_then(|rest| rest.strip_suffix(" --")) {
             port = header.strip_prefix("in ").unwrap_or_default();
-        } else if let Some((_, recipe)) = line.split_once(' ').filter(|_| line.starts_with('@')) {
-            if !port.is_empty() {
-                let of_range = |(first, rest): (&str, &str)| {
-                    format!("{first}{}", rest.trim_start_matches(|one: char| one.is_ascii_digit()))
-                };
-                packets.push((port, recipe.split_once("..").map_or_else(|| recipe.to_string(), of_range)));
-            }
+        } else if let Some((_, recipe)) = line.split_once(' ').filter(|_| line.starts_with('@'))
+            && !port.is_empty()
+        {
+            let of_range = |(first, rest): (&str, &str)| {
+                format!("{first}{}", rest.trim_start_matches(|one: char| one.is_ascii_digit()))
+            };
+            packets.push((port, recipe.split_once("..").map_or_else(|| recipe.to_string(), of_range)));
         }
     }
     packets

@@ -17,6 +17,7 @@ mod work;
 
 use super::million::{self, Traffic};
 use super::peers::Setting;
+use super::selection::Selection;
 use anyhow::{Context, Result, bail};
 use reading::Reading;
 pub use reading::{Buckets, buckets, durations};
@@ -170,6 +171,7 @@ impl Session {
 
 /// Measures the phases named by `only` (all when empty), and reports each.
 pub fn run(entries: u32, only: &[String], say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
+    let only = Selection::new(only, PHASES.iter().map(|phase| phase.0))?;
     let mut run = Run::begin(false)?;
     let session = Session::start(&mut run, entries)?;
     let rate = session.find_rate()?;
@@ -177,7 +179,7 @@ pub fn run(entries: u32, only: &[String], say: impl Fn(&dyn Display) -> Result<(
     say(&"phase      lost (control)  p99.99 us (wall)  longest us  event late ms      per s  core lost ms")?;
     let mut phases = Vec::new();
     for (name, work) in PHASES {
-        if only.is_empty() || only.iter().any(|wanted| wanted == name) {
+        if only.has(name) {
             let phase = session.phase(name, work)?;
             say(&row(&phase))?;
             phases.push(phase);

@@ -27,6 +27,7 @@ mod follow;
 mod losses;
 
 use crate::peers::Setting;
+use crate::selection::Selection;
 use crate::source::{FrameSources, received, use_core};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
@@ -84,10 +85,6 @@ pub struct ExecutorOptions {
 }
 
 impl ExecutorOptions {
-    fn wants(&self, phase: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|one| one == phase)
-    }
-
     fn rounds(&self) -> usize {
         if self.quick { 1 } else { ROUNDS }
     }
@@ -111,8 +108,12 @@ enum Between {
 /// The two executors, and their place in results.
 const EXECUTORS: [(Between, &str); 2] = [(Between::Engine, "engine"), (Between::Kernel, "kernel")];
 
+/// What can be measured; all but the last need the rates without loss.
+const PHASES: [&str; 5] = ["rate", "cost", "reloads", "takeovers", "follow"];
+
 /// Runs the requested measurements; returns `None`, and prints the reason, if that is impossible.
 pub fn run(options: &ExecutorOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Option<Value>> {
+    let only = Selection::new(&options.only, PHASES)?;
     let setting = Setting::new(0, false);
     if !rustix::process::geteuid().is_root() || setting.core == setting.other {
         let why = "network namespaces and AF_XDP need root, and the worker needs a core of its own";
@@ -121,7 +122,7 @@ pub fn run(options: &ExecutorOptions, say: impl Fn(&dyn Display) -> Result<()>) 
     }
     let mut bench = ExecutorBench::new(options, setting)?;
     let mut found = json!({});
-    let rates = if ["rate", "cost", "reloads", "takeovers"].iter().any(|phase| options.wants(phase)) {
+    let rates = if PHASES[..4].iter().any(|phase| only.has(phase)) {
         let [engine, kernel] = bench.rates(&say)?;
         let [best_engine, best_kernel] = [engine, kernel].map(|rates| rates.into_iter().fold(0.0, f64::max));
         found["rate"] = json!({
@@ -132,16 +133,16 @@ pub fn run(options: &ExecutorOptions, say: impl Fn(&dyn Display) -> Result<()>) 
     } else {
         [0.0; 2]
     };
-    if options.wants("cost") {
+    if only.has("cost") {
         found["cost"] = cost::measure(&mut bench, rates[0], &say)?;
     }
-    if options.wants("reloads") {
+    if only.has("reloads") {
         found["reloads"] = losses::of_reloads(&mut bench, rates, &say)?;
     }
-    if options.wants("takeovers") {
+    if only.has("takeovers") {
         found["takeovers"] = losses::of_takeovers(&mut bench, rates, &say)?;
     }
-    if options.wants("follow") {
+    if only.has("follow") {
         found["follow"] = follow::measure(&mut bench, &say)?;
     }
     Ok(Some(found))

@@ -19,6 +19,7 @@ mod jobs;
 
 use crate::engine::Bench;
 use crate::scenarios::Scenario;
+use crate::selection::Selection;
 use anyhow::{Context, Result, ensure};
 use compiled::Compiled;
 use jobs::{ALL, Job};
@@ -63,14 +64,7 @@ pub struct KernelOptions {
 
 /// Measures, and reports each row; returns `None`, and prints the reason, if that is impossible.
 pub fn run(options: &KernelOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Option<Value>> {
-    let is_wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|one| one == name);
-    for name in &options.only {
-        ensure!(
-            ALL.iter().any(|job| job.name == name),
-            "there is no row `{name}`: {}",
-            ALL.map(|job| job.name).join(", ")
-        );
-    }
+    let only = Selection::new(&options.only, ALL.iter().map(|job| job.name))?;
     if !rustix::process::geteuid().is_root() {
         say(&"kernel: not measured, test runs of XDP programs need root")?;
         return Ok(None);
@@ -80,7 +74,7 @@ pub fn run(options: &KernelOptions, say: impl Fn(&dyn Display) -> Result<()>) ->
     };
     let beside = options.beside.as_ref().map(open).transpose()?;
     let mut rows = Vec::new();
-    for job in ALL.iter().filter(|job| is_wanted(job.name)) {
+    for job in ALL.iter().filter(|job| only.has(job.name)) {
         let scenario = (job.make)();
         match row(job, &scenario, beside.as_ref(), options.rounds, &say)? {
             Ok(row) => {

@@ -10,6 +10,7 @@ mod swx;
 
 use super::dpdk::{HUGE_MIB, TURN, arm, obstacle, record};
 use super::peers::{Forwarder, Setting};
+use super::selection::Selection;
 use anyhow::{Result, bail};
 use programs::{ALL, Program};
 use serde_json::{Value, json};
@@ -32,6 +33,7 @@ const FLOWS: u32 = 10_000;
 /// Measures the programs named by `only` (all when empty), and reports each; returns `None`, and prints the
 /// reason, if that is impossible.
 pub fn run(only: &[String], say: impl Fn(&dyn Display) -> Result<()>) -> Result<Option<Vec<Value>>> {
+    let only = Selection::new(only, ALL.iter().map(|program| program.name))?;
     let path = std::env::var_os(VARIABLE);
     let binary = path.as_ref().and_then(|path| std::fs::canonicalize(path).ok().filter(|_| !path.is_empty()));
     let why = obstacle().or_else(|| binary.is_none().then(|| format!("{VARIABLE} does not name a program")));
@@ -47,7 +49,7 @@ pub fn run(only: &[String], say: impl Fn(&dyn Display) -> Result<()>) -> Result<
     say(&"net_pcap to net_null: Mpps of processor time, median (min - max)")?;
     let mut rows = Vec::new();
     for program in ALL {
-        if only.is_empty() || only.iter().any(|wanted| wanted == program.name) {
+        if only.has(program.name) {
             rows.push(measure(&program, &binary, &interrupt, &say)?);
         }
     }
