@@ -20,6 +20,10 @@ const CLOSED_WINDOW: u32 = 1024;
 /// look-ups that hit, so a closed gate costs less than a hundredth of an open gate.
 const CLOSED_PERIOD: u32 = 256;
 
+/// How much more look-ups and updates cost together than each alone, because they compete for the caches: with
+/// the four cheapest sketches of Agg-Evict's paper, 10 to 13 % were measured.
+const IN_FRONT: f64 = 1.15;
+
 /// A closed gate opens below this share of the threshold. This keeps it from oscillating.
 const REOPEN: f64 = 0.85;
 
@@ -46,11 +50,11 @@ impl Gate {
     }
 
     /// A gate that closes when a look-up costs more than it saves. It is computed from the nanoseconds for a
-    /// look-up and for updating all sketches with one key: the gate closes from 1 - look-up / update
-    /// evictions per packet on.
+    /// look-up without sketches and for updating all sketches with one key: the gate closes from
+    /// 1 - 1.15 * look-up / update evictions per packet on.
     #[must_use]
     pub fn for_costs(look_up_ns: f64, update_ns: f64) -> Gate {
-        Gate::new(1.0 - look_up_ns / update_ns)
+        Gate::new(1.0 - IN_FRONT * look_up_ns / update_ns)
     }
 
     /// A gate that never closes.
