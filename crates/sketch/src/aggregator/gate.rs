@@ -20,8 +20,8 @@ const CLOSED_WINDOW: u32 = 1024;
 /// look-ups that hit, so a closed gate costs less than a hundredth of an open gate.
 const CLOSED_PERIOD: u32 = 256;
 
-/// How much more look-ups and updates cost together than each alone, because they compete for the caches: with
-/// the four cheapest sketches of Agg-Evict's paper, 10 to 13 % were measured.
+/// How much more look-ups and updates cost together than each alone, because they compete for the caches:
+/// with the four cheapest sketches of Agg-Evict's paper, 10 to 13 % were measured.
 const IN_FRONT: f64 = 1.15;
 
 /// A closed gate opens below this share of the threshold. This keeps it from oscillating.
