@@ -530,19 +530,29 @@ fn is_chunk(chunk: usize) -> bool {
 /// size of a cache line, or half or a quarter of it, is assumed to lie in one line.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let start: *const i8 = std::ptr::from_ref(place).cast();
-        // SAFETY: a prefetch never faults, and `place` is a valid reference besides.
-        unsafe { _mm_prefetch::<{ _MM_HINT_T0 }>(start) };
-        if size_of::<T>() > 1 && !CACHE_LINE.is_multiple_of(size_of::<T>()) {
-            // SAFETY: as above; the last byte of `place` is inside it.
-            unsafe { _mm_prefetch::<{ _MM_HINT_T0 }>(start.add(size_of::<T>() - 1)) };
-        }
+    let start: *const i8 = std::ptr::from_ref(place).cast();
+    prefetch_line(start);
+    if size_of::<T>() > 1 && !CACHE_LINE.is_multiple_of(size_of::<T>()) {
+        prefetch_line(start.wrapping_add(size_of::<T>() - 1));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
+}
+
+/// Prefetches a cache line, on processors for which this is implemented.
+#[inline(always)]
+fn prefetch_line(at: *const i8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<{ _MM_HINT_T0 }>(at);
+    };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch never faults, whatever the address, and changes neither registers nor memory.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    };
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
 }
 
 #[cfg(test)]
