@@ -30,7 +30,7 @@ pub const KATRAN_RATE: PublishedRate =
 /// What the thesis says about Katran, without a number.
 pub const KATRAN: &str = "about half of XenoFlow's rate, in another thesis, from 254 source addresses";
 
-/// Why there is no number of Kakao's balancer. The paper is doi:10.1109/ACCESS.2021.3108801.
+/// Why there is no number of Kakao's balancer. The thesis probably means doi:10.1109/ACCESS.2021.3108801.
 pub const KAKAO: &str = "we have no rate of Kakao's balancer that we could check: we could read only the \
                          abstract of its paper (IEEE Access 9, 2021), which gives none";
 
