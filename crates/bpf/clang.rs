@@ -49,9 +49,16 @@ fn run(source: &str, target: &Path, defines: &[String]) {
     // Debian keeps asm/types.h in a directory per architecture, which `-target bpf` does not search. The
     // second directory is that of its cross compilers.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
+    // libbpf's names for targets.
+    let target_arch = match arch.as_str() {
+        "x86_64" => "x86",
+        "aarch64" => "arm64",
+        other => other,
+    };
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3"])
         .arg("-fdebug-compilation-dir=.")
+        .arg(format!("-D__TARGET_ARCH_{target_arch}"))
         .args(["-I", &format!("{}/include", here()), "-idirafter"])
         .arg(format!("/usr/include/{arch}-linux-gnu"))
         .args(["-idirafter", &format!("/usr/{arch}-linux-gnu/include")])

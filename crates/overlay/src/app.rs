@@ -71,7 +71,8 @@ impl Task for Overlay {
         let of = |at: usize| counts(&report.frames[at]);
         without_nulls(json!({
             "name": name, "tunnel": tunnel, "uplink": uplink, "pods_at": places, "room": flows,
-            "obstacle": board.obstacle, "pods": report.pods,
+            "obstacle": board.obstacle, "refresh_ms": report.refresh_ns.map(|refresh| refresh / 1_000_000),
+            "pods": report.pods,
             "nodes": report.nodes.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "frames": { "sent": of(0), "received": of(1) },
             "hit_ratio": { "sent": report.hit_ratio(0), "received": report.hit_ratio(1) },
@@ -99,7 +100,7 @@ impl Task for Overlay {
                     json!({ "name": self.name, "count": rows.len(), "flows": rows, "next": page.next }),
                 )
             }
-            FlowsWanted::One(pair) => explain(pair, &page.rows, self.refresh_ns, obstacle),
+            FlowsWanted::One(pair) => explain(pair, &page.rows, page.refresh_ns, obstacle),
         })
     }
 

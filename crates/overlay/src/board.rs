@@ -7,6 +7,9 @@ use std::net::IpAddr;
 /// The state of an overlay.
 #[derive(Clone, Debug, Default)]
 pub struct OverlayReport {
+    /// How often the kernel sees a frame of each flow and direction, in nanoseconds, while programs are
+    /// attached.
+    pub refresh_ns: Option<u64>,
     /// Names of the pods' interfaces.
     pub pods: Vec<String>,
     /// The remote nodes.
@@ -36,6 +39,8 @@ pub struct FlowsPage {
     pub rows: Vec<FlowRow>,
     /// The place at which the next page begins; `None` after the last.
     pub next: Option<u32>,
+    /// How often the kernel sees a frame of each flow and direction, in nanoseconds.
+    pub refresh_ns: u64,
 }
 
 /// Addresses and ports after NAT: source and destination.

@@ -134,7 +134,7 @@ mod tests {
                 pods: None,
                 mark: 0xff00_0000,
                 flows: 64,
-                refresh_ns: 1_000_000_000,
+                refresh_ns: None,
                 policy: Policy::Strict,
                 idle_ns: 30_000_000_000,
             };

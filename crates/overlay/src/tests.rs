@@ -16,7 +16,7 @@ fn app(policy: Policy) -> TaskApp<Overlay> {
         pods: None,
         mark: 0xff00_0000,
         flows: 64,
-        refresh_ns: 1_000_000_000,
+        refresh_ns: None,
         policy,
         idle_ns: 30_000_000_000,
     };
@@ -25,6 +25,7 @@ fn app(policy: Policy) -> TaskApp<Overlay> {
 
 fn report() -> OverlayReport {
     OverlayReport {
+        refresh_ns: Some(5_000_000_000),
         pods: vec!["vp1".into()],
         nodes: vec![[10, 0, 1, 2].into()],
         frames: [
@@ -108,7 +109,7 @@ fn flows_are_asked_for_and_waited_for() {
         bytes: [700, 0],
         idle_ns: 0,
     }];
-    let page = FlowsPage { rows, next: Some(7) };
+    let page = FlowsPage { rows, next: Some(7), refresh_ns: 5_000_000_000 };
     app.board().read = vec![(second, FlowsPage::default()), (first, page)];
     app.step(app.wake_ns().unwrap(), Event::Tick, &mut actions);
     assert_eq!(actions.len(), 2);

@@ -30,8 +30,8 @@ pub struct Overlay {
     /// The maximum number of flows that are kept.
     pub flows: u32,
     /// How long a direction of a flow may use the fast path without a frame on the kernel's path, in
-    /// nanoseconds.
-    pub refresh_ns: u64,
+    /// nanoseconds. `None`: it depends on whether the kernel announces all changes.
+    pub refresh_ns: Option<u64>,
     /// How new rules affect flows.
     pub policy: Policy,
     /// How long an unused flow is kept, in nanoseconds.

@@ -21,7 +21,8 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "pods": Shape::Text, "the prefix of the pods' interface names if there is no bridge, such as `cali*`";
     "mark": Shape::Number(1, 0xffff_ffff), "contiguous bits of skb->mark reserved for weir" or "0xff000000";
     "flows": Shape::Number(64, 1 << 20), "how many flows are kept" or "65536";
-    "refresh": Shape::Time, "how often the kernel sees a frame of each flow and direction" or "1s";
+    "refresh": Shape::Time,
+        "how often the kernel sees a frame of each flow; by default 5s, or 1s where changes are unannounced";
     "mode": Shape::Words(|| words(&MODES)), "which cache to use; `weir bench overlay` has another" or "weir";
     "idle_timeout": Shape::Time, "flows idle for longer are removed" or "30s";
     "policy": Shape::Words(|| words(&POLICIES)), "how new nftables rules affect flows" or "strict";
@@ -154,16 +155,15 @@ fn mode(section: &Section<'_>, report: &mut Report) {
     }
 }
 
-fn refresh(section: &Section<'_>, report: &mut Report) -> u64 {
+fn refresh(section: &Section<'_>, report: &mut Report) -> Option<u64> {
+    let node = section.get("refresh")?;
     let time = section.time("refresh", report);
     let [least, most] = REFRESH_NS;
-    if let Some(node) = section.get("refresh")
-        && !(least..=most).contains(&time)
-    {
+    if !(least..=most).contains(&time) {
         let help = "write 10 ms to 20 s: the kernel forgets a UDP flow after 30 s";
         report.error_help(node.span, "`refresh` is out of range", help);
     }
-    time
+    Some(time)
 }
 
 fn idle(section: &Section<'_>, report: &mut Report) -> u64 {

@@ -5,6 +5,7 @@ use super::epochs::Epochs;
 use super::giver::Giver;
 use super::news::{KernelSubscriptions, MessageSource};
 use super::others::{Others, no_other_overlay};
+use super::refresh;
 use super::reporter::Reporter;
 use super::rule::Rule;
 use super::table::Table;
@@ -60,7 +61,7 @@ struct AttachedPrograms {
     _rule: Rule,
     news: KernelSubscriptions,
     world: World,
-    vni: u32,
+    settings: OverlaySettings,
     epochs: Epochs,
     translations: Translations,
     stamps: Vec<u32>,
@@ -141,8 +142,8 @@ impl Keeper {
             _rule: rule,
             news,
             world,
-            vni: settings.vni,
             epochs: Epochs::new(settings.epochs()),
+            settings,
             translations: Translations::default(),
             stamps: (STAMP_FIRST..STAMP_FIRST + 2 * OVERLAY_NODES_MAX as u32).rev().collect(),
             nodes: BTreeMap::new(),
@@ -182,6 +183,7 @@ impl Keeper {
             running.look_ns = now + LOOK_NS;
             must_be_liberal()?;
             running.look_for_others(&mut self.reporter, (now, &self.overlay));
+            running.adjust_refresh(&mut self.reporter, self.overlay.refresh_ns)?;
         }
         if read == Read::Lost {
             // The loss is counted at once, because rereading everything takes time.
@@ -282,6 +284,17 @@ impl AttachedPrograms {
         }
     }
 
+    /// Lets the kernel see frames as often as configured, or else as often as it must.
+    fn adjust_refresh(&mut self, reporter: &mut Reporter, configured: Option<u64>) -> Result<()> {
+        let refresh = configured.map_or_else(refresh::default, |refresh| (refresh, None));
+        if refresh.0 != self.settings.ttl_ns {
+            self.settings.ttl_ns = refresh.0;
+            self.programs.set(&self.settings).context("settings cannot be written")?;
+        }
+        reporter.refresh(refresh);
+        Ok(())
+    }
+
     /// Invalidates the entries that depend on these stamps.
     fn void(&mut self, stamps: &BTreeSet<u32>) -> Result<()> {
         self.void_ns = monotonic_ns();
@@ -297,7 +310,7 @@ impl AttachedPrograms {
         for tuple in tuples {
             self.translations.forget(tuple, &mut self.programs);
             let OverlayTuple { addresses, ports, protocol } = *tuple;
-            self.programs.forget(&OverlayKey { addresses, ports, vni: self.vni, protocol })?;
+            self.programs.forget(&OverlayKey { addresses, ports, vni: self.settings.vni, protocol })?;
         }
         Ok(())
     }
@@ -375,7 +388,7 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
         tunnel: tunnel.index,
         sources,
         mark: overlay.mark,
-        ttl_ns: overlay.refresh_ns,
+        ttl_ns: overlay.refresh_ns.unwrap_or_else(|| refresh::default().0),
         seed: RandomState::new().hash_one(0_u64),
         zero_checks: device.zero_checks,
     };

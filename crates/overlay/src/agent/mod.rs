@@ -12,6 +12,7 @@ mod keeper;
 mod left;
 mod news;
 mod others;
+mod refresh;
 mod reporter;
 pub mod rule;
 mod table;

@@ -39,6 +39,8 @@ pub struct Reporter {
     lost: [u64; 2],
     is_mark_in_use: bool,
     say_lost_ns: u64,
+    /// How often the kernel sees a frame of each flow and direction, in nanoseconds, and why not less often.
+    refresh: (u64, Option<&'static str>),
 }
 
 /// Counts of programs.
@@ -61,6 +63,21 @@ impl Reporter {
             lost: [0; 2],
             is_mark_in_use: false,
             say_lost_ns: 0,
+            refresh: (0, None),
+        }
+    }
+
+    /// Records how often the kernel sees a frame of each flow and direction, in nanoseconds, and why not less
+    /// often. Reports a change.
+    pub fn refresh(&mut self, refresh: (u64, Option<&'static str>)) {
+        let before = std::mem::replace(&mut self.refresh, refresh);
+        let ms = refresh.0 / 1_000_000;
+        match (before.1, refresh.1) {
+            (before, Some(why)) if before != Some(why) => {
+                self.say(&format!("`refresh` is {ms} ms, because {why}"))
+            }
+            (Some(_), None) => self.say(&format!("`refresh` is {ms} ms again")),
+            (_, _) => {}
         }
     }
 
@@ -105,7 +122,8 @@ impl Reporter {
             && let Ok(flows) = programs.flows()
         {
             let names = pods.iter().map(|(index, (name, _))| (*index, name.clone())).collect();
-            let reading = FlowReading { flows, now_ns, names, stamps: programs.stamps() };
+            let refresh_ns = self.refresh.0;
+            let reading = FlowReading { flows, now_ns, names, stamps: programs.stamps(), refresh_ns };
             read(reading, self.board.clone(), wanted);
         }
         if now_ns < self.next_ns {
@@ -117,6 +135,7 @@ impl Reporter {
         let mut board = self.board.look();
         board.now_ns = since_1970_ns();
         board.report = OverlayReport {
+            refresh_ns: Some(self.refresh.0),
             pods: pods.values().map(|(name, _)| name.clone()).collect(),
             nodes: nodes.keys().copied().collect(),
             frames,
@@ -188,12 +207,13 @@ struct FlowReading {
     /// Names of pods' interfaces, by index.
     names: BTreeMap<u32, String>,
     stamps: Vec<u64>,
+    refresh_ns: u64,
 }
 
 impl FlowReading {
     /// Returns flows: as many as an answer may have, or the requested one. They are never all in memory.
     fn page(&self, wanted: FlowsWanted) -> FlowsPage {
-        let mut page = FlowsPage::default();
+        let mut page = FlowsPage { refresh_ns: self.refresh_ns, ..FlowsPage::default() };
         let mut from = Some(if let FlowsWanted::From(from) = wanted { from } else { 0 });
         while let Some(at) = from.filter(|_| page.rows.len() < ROWS) {
             let (flows, next) = self.flows.page(at, SETS);

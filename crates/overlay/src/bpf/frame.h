@@ -24,6 +24,18 @@ struct bared {
 	pod_header ip;
 } __attribute__((packed, aligned(2)));
 
+/* Copies bytes of a frame, usually from its linear part, without a call. The destination is aligned to 4. */
+static __always_inline long load(struct __sk_buff *skb, __u32 at, void *to, __u32 bytes)
+{
+	const void *from = (void *)(long)skb->data + at;
+
+	if (from + bytes > (void *)(long)skb->data_end)
+		return bpf_skb_load_bytes(skb, at, to, bytes);
+	/* The kernel accepts this only where the processor reads words at any address. */
+	__builtin_memcpy(__builtin_assume_aligned(to, 4), __builtin_assume_aligned(from, 4), bytes);
+	return 0;
+}
+
 /* The sum of the ten words of a header of IPv4, folded; 0xffff if its checksum is correct. */
 static __always_inline __u32 header_sum(const void *header)
 {
@@ -57,9 +69,9 @@ static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, s
 		pod_header ip;
 		struct udphdr udp; /* ports, and what follows them in UDP: length and checksum */
 	} begin;
-	__u8 tcp[2];
+	__u8 tcp[4] __attribute__((aligned(4))); /* from the data offset on */
 
-	if (bpf_skb_load_bytes(skb, at, &begin, sizeof(begin)))
+	if (load(skb, at, &begin, sizeof(begin)))
 		return MALFORMED;
 	packet->ip = begin.ip;
 	why = read_header(skb, at, &packet->ip);
@@ -71,7 +83,7 @@ static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, s
 	packet->header = sizeof(begin.udp);
 	if (protocol_of(&packet->ip) == IPPROTO_UDP)
 		return FAST;
-	if (bpf_skb_load_bytes(skb, at + sizeof(packet->ip) + 12, tcp, sizeof(tcp)))
+	if (load(skb, at + sizeof(packet->ip) + 12, tcp, sizeof(tcp)))
 		return MALFORMED;
 	packet->header = (tcp[0] >> 4) * 4;
 	return tcp[1] & TCP_CONTROL ? CONTROL : FAST;
@@ -117,16 +129,37 @@ static __always_inline __u32 longest(const struct __sk_buff *skb, const struct p
 	return length_of(&packet->ip);
 }
 
-/* Returns whether an interface can carry IP packets of this length. */
-static __always_inline int fits(struct __sk_buff *skb, __u32 interface, __u32 length)
-{
-	__u32 mtu = length;
+/* The MTU of an interface at a tick of the kernel's coarse clock. */
+struct carrier {
+	__u64 asked_ns;
+	__u32 interface;
+	__u32 mtu;
+};
 
-	/* Every link that carries IPv4 can carry this much (RFC 791, IPV4_MIN_MTU). */
-	if (length <= 68)
+#define CARRIERS 256
+
+MAP(PERCPU_ARRAY, CARRIERS, __u32, struct carrier, carriers);
+
+/* Returns whether an interface can carry IP packets of this length, in the direction of this half of a flow.
+ * The kernel is asked once per tick, as in `route`. */
+static __always_inline int fits(struct __sk_buff *skb, const struct half *half, __u32 interface,
+				__u32 length, __u64 now)
+{
+	__u32 at = interface % CARRIERS, mtu = length;
+	struct carrier *carrier = bpf_map_lookup_elem(&carriers, &at);
+
+	if (!carrier)
+		return 0;
+	if (carrier->asked_ns == now && now > half->learnt_ns && carrier->interface == interface &&
+	    length <= carrier->mtu)
 		return 1;
 	/* A non-error result refers to a GSO frame as a whole; the MTU that the helper writes does not. */
-	return bpf_check_mtu(skb, interface, &mtu, 0, 0) >= 0 && length <= mtu;
+	if (bpf_check_mtu(skb, interface, &mtu, 0, 0) < 0)
+		return 0;
+	carrier->asked_ns = now;
+	carrier->interface = interface;
+	carrier->mtu = mtu;
+	return length <= mtu;
 }
 
 /* Reads the headers of a tunnel. Returns NOT_TUNNEL, OPTIONS or OTHER_VNI if the frame is not of our tunnel,
@@ -135,7 +168,7 @@ static __always_inline enum count read_headers(struct __sk_buff *skb, const stru
 					       struct headers *headers)
 {
 	if (skb->protocol != bpf_htons(NODE_ETHERTYPE) || skb->vlan_present ||
-	    bpf_skb_load_bytes(skb, 0, headers, sizeof(*headers)))
+	    load(skb, 0, headers, sizeof(*headers)))
 		return NOT_TUNNEL;
 	if (headers->ethernet.h_proto != bpf_htons(NODE_ETHERTYPE) || !is_carrier(headers) ||
 	    headers->udp.dest != bpf_htons(settings->port))

@@ -90,7 +90,7 @@ int overlay_learn_send(struct __sk_buff *skb)
 	struct settings *settings = get_settings();
 	struct plan *plan = get_scratch();
 	struct packet packet = {};
-	struct headers headers;
+	struct headers headers __attribute__((aligned(8)));
 	node_address node;
 	struct tuple from;
 	enum count why;

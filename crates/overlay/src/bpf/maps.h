@@ -258,12 +258,27 @@ static __always_inline struct plan *get_scratch(void)
 	return bpf_map_lookup_elem(&scratch, &zero);
 }
 
+/* Reads a word. Reads before it are not delayed past it, and later ones do not move before it. x86 does not
+ * reorder reads. Elsewhere, this is an atomic operation, which is a full fence, but takes the cache line away
+ * from other processors. */
+#ifdef __TARGET_ARCH_x86
+#define READ_IN_ORDER(word) \
+	({ \
+		__typeof__(word) read_in_order; \
+		barrier(); \
+		read_in_order = *(volatile __typeof__(word) *)&(word); \
+		barrier(); \
+		read_in_order; \
+	})
+#else
+#define READ_IN_ORDER(word) __sync_fetch_and_add(&(word), 0)
+#endif
+
 static __always_inline __u64 get_pulse(__u32 which)
 {
 	__u64 *value = bpf_map_lookup_elem(&pulse, &which);
 
-	/* The atomic operation is a full fence, so that reads before it are not delayed past it. */
-	return value ? __sync_fetch_and_add(value, 0) : 0;
+	return value ? READ_IN_ORDER(*value) : 0;
 }
 
 static __always_inline __u64 get_stamp(__u32 which)

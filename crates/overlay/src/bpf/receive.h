@@ -60,7 +60,7 @@ static __always_inline int receive_known(struct __sk_buff *skb, const struct set
 	    !same_mac(headers->inner.h_dest, headers_of(plan)->inner.h_source) ||
 	    !same_mac(headers->inner.h_source, headers_of(plan)->inner.h_dest))
 		return slow(RECEIVE, STRANGER);
-	if (!fits(skb, plan->pod, longest(skb, packet)))
+	if (!fits(skb, &plan->receive, plan->pod, longest(skb, packet), now))
 		return slow(RECEIVE, OVERSIZE);
 	if (!same_mac(headers->inner.h_source, plan->macs + ETH_ALEN)) {
 		if (hops_of(&packet->ip) <= 1)
@@ -81,7 +81,7 @@ SEC("classifier")
 int overlay_receive(struct __sk_buff *skb)
 {
 	struct settings *settings = get_settings();
-	struct headers headers;
+	struct headers headers __attribute__((aligned(8)));
 	struct packet packet = {};
 	struct plan *plan = get_scratch();
 	struct key key;

@@ -137,7 +137,7 @@ static __always_inline int send_far(struct __sk_buff *skb, const struct settings
 
 	if (plan->look != look_of(&packet->ip))
 		return learn_from(skb, settings, SEND, CHANGED);
-	if (!fits(skb, settings->tunnel, length) || length_of(&packet->ip) + TUNNEL > 0xffff)
+	if (!fits(skb, &plan->send, settings->tunnel, length, now) || length_of(&packet->ip) + TUNNEL > 0xffff)
 		return slow(SEND, OVERSIZE);
 	if (!gives_check(settings, skb, packet))
 		return slow(SEND, CHECKSUM);
@@ -160,7 +160,7 @@ static __always_inline int send_near(struct __sk_buff *skb, const struct packet 
 
 	if (plan->peer == skb->ifindex)
 		return slow(SEND, STRANGER);
-	if (!fits(skb, plan->peer, longest(skb, packet)))
+	if (!fits(skb, &plan->send, plan->peer, longest(skb, packet), now))
 		return slow(SEND, OVERSIZE);
 	if (bpf_skb_store_bytes(skb, 0, &bare, sizeof(bare), 0))
 		return slow(SEND, NO_ROOM);
@@ -181,7 +181,7 @@ static __always_inline int send_known(struct __sk_buff *skb, const struct settin
 				      __u64 now)
 {
 	pod_header ip = packet->ip;
-	__u8 macs[2 * ETH_ALEN] __attribute__((aligned(2)));
+	__u8 macs[2 * ETH_ALEN] __attribute__((aligned(4)));
 	enum count why;
 
 	why = judge(settings, &plan->send, &way->plan.send, SEND, now);
@@ -193,7 +193,7 @@ static __always_inline int send_known(struct __sk_buff *skb, const struct settin
 	if (plan->pod != skb->ifindex)
 		return slow(SEND, STRANGER);
 	/* The destination is where its answers come from; a different gateway of the pod is a different route. */
-	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
+	if (load(skb, 0, macs, sizeof(macs)))
 		return slow(SEND, MALFORMED);
 	if (!same_mac(macs, plan->macs + ETH_ALEN) || !same_mac(macs + ETH_ALEN, plan->macs))
 		return learn_from(skb, settings, SEND, CHANGED);

@@ -70,21 +70,15 @@ static __always_inline void turn(struct set *set)
 	__sync_lock_test_and_set(&set->version, set->version + 1);
 }
 
-/* With a fence before and after. */
-static __always_inline __u32 version_of(struct set *set)
-{
-	return __sync_fetch_and_add(&set->version, 0);
-}
-
 /* Finds a flow and copies its plan. The lock, which costs as much as everything else, is only taken if there
  * was a concurrent change. Keys and plans change only between two increments of the version, except in
  * `judge`, which invalidates one half with a single word. */
 static __always_inline struct way *find(struct set *set, const struct key *key, struct plan *plan)
 {
-	__u32 version = version_of(set);
+	__u32 version = READ_IN_ORDER(set->version);
 	struct way *found = copy(set, key, plan);
 
-	if (!(version & 1) && version_of(set) == version)
+	if (!(version & 1) && READ_IN_ORDER(set->version) == version)
 		return found;
 	bpf_spin_lock(&set->lock);
 	found = copy(set, key, plan);
@@ -153,21 +147,25 @@ static __always_inline struct way *way_for(struct set *set, const struct key *ke
 	return best;
 }
 
+/* How long a flow whose frames went to several nodes is not learnt. On a busy machine, the time between two
+ * copies of a frame is longer than on any path. */
+#define FLOOD_NS 5000000000ULL
+
 /* Returns whether this is a copy of a frame that has gone to another node as well, in which case nothing may
  * be learnt: only one node has the pod. */
-static __always_inline int is_copy(const struct half *before, const struct half *now, __u64 ttl)
+static __always_inline int is_copy(const struct half *before, const struct half *now)
 {
 	return before->learnt_ns && !((before->flags | now->flags) & LOCAL) &&
 	       before->global == now->global && before->policy == now->policy && before->at != now->at &&
-	       now->learnt_ns - before->learnt_ns < ttl;
+	       now->learnt_ns - before->learnt_ns < FLOOD_NS;
 }
 
 /* Writes what happens to a pod's frames, holding the set's lock. Returns the event to count. */
-static __always_inline enum event learn_sent(struct plan *old, const struct plan *new, __u64 ttl)
+static __always_inline enum event learn_sent(struct plan *old, const struct plan *new)
 {
-	if (old->torn_ns && new->send.learnt_ns - old->torn_ns < ttl)
+	if (old->torn_ns && new->send.learnt_ns - old->torn_ns < FLOOD_NS)
 		return FLOODED;
-	if (is_copy(&old->send, &new->send, ttl)) {
+	if (is_copy(&old->send, &new->send)) {
 		old->torn_ns = new->send.learnt_ns;
 		old->send.learnt_ns = 0;
 		return FLOODED;
@@ -222,8 +220,7 @@ static __always_inline void learn(const struct settings *settings, const struct 
 		way->born_ns = now;
 		way->used_ns = now;
 	}
-	event = direction == SEND ? learn_sent(&way->plan, plan, settings->ttl_ns) :
-				    learn_received(&way->plan, plan);
+	event = direction == SEND ? learn_sent(&way->plan, plan) : learn_received(&way->plan, plan);
 	turn(set);
 	bpf_spin_unlock(&set->lock);
 	note_gone(&gone);

@@ -26,6 +26,8 @@ const STREAM_PORT: u16 = 5100;
 /// The first port of churn, and the number of ports and of sockets, each pair of which is a flow.
 const CHURN_PORT: u16 = 5200;
 const CHURN_SOCKETS: u16 = 256;
+/// The flows of churn.
+pub const CHURN_FLOWS: u32 = CHURN_SOCKETS as u32 * CHURN_SOCKETS as u32;
 /// The first source port of churn, below the kernel's ephemeral ports.
 const CHURN_SOURCE: u16 = 20_000;
 /// The last port.
@@ -337,29 +339,36 @@ impl Churn {
         Ok(Churn { address, sockets, next: (0, 0) })
     }
 
-    /// Counts transactions.
+    /// Counts transactions, after each flow has had one: while other arms had their turns, the flows were
+    /// idle.
     fn transactions(&mut self, time: Duration) -> Result<Value> {
-        let (mut message, mut count, mut lost) = ([0; 16], 0, 0_u64);
+        for _ in 0..CHURN_FLOWS / u32::from(WINDOW) {
+            self.window()?;
+        }
+        let (mut count, mut lost) = (0, 0);
         let begin = Instant::now();
         while begin.elapsed() < time {
-            let (socket, first) = (&self.sockets[self.next.0], self.next.1);
-            for at in first..first + WINDOW {
-                socket.send_to(&[0], (self.address, CHURN_PORT + at))?;
-            }
-            for _ in 0..WINDOW {
-                match socket.recv(&mut message) {
-                    Ok(_) => count += 1,
-                    Err(_) => lost += 1,
-                }
-            }
-            self.next.0 = (self.next.0 + 1) % self.sockets.len();
-            if self.next.0 == 0 {
-                self.next.1 = (first + WINDOW) % CHURN_SOCKETS;
-            }
+            let answered = self.window()?;
+            count += answered;
+            lost += u64::from(WINDOW) - answered;
         }
         let mut answer = came(count, begin.elapsed());
         answer["lost"] = json!(lost);
         Ok(answer)
+    }
+
+    /// Sends the requests of the next window, and returns how many were answered.
+    fn window(&mut self) -> Result<u64> {
+        let (socket, first) = (&self.sockets[self.next.0], self.next.1);
+        for at in first..first + WINDOW {
+            socket.send_to(&[0], (self.address, CHURN_PORT + at))?;
+        }
+        let answered = (0..WINDOW).filter(|_| socket.recv(&mut [0; 16]).is_ok()).count();
+        self.next.0 = (self.next.0 + 1) % self.sockets.len();
+        if self.next.0 == 0 {
+            self.next.1 = (first + WINDOW) % CHURN_SOCKETS;
+        }
+        Ok(answered as u64)
     }
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use weir_lab::spread::ResultSpread;
 
 use super::bed::{ARMS, HOST, VXLAN, WEIR};
+use super::load::CHURN_FLOWS;
 use super::paper;
 
 /// A round: the result of each arm in a test.
@@ -36,7 +37,7 @@ pub const TESTS: [Test; 8] = [
     test("tcp_stream", 1, "Gbit/s"),
     test("udp_stream", 1, "packets/s"),
     test("udp_one_way", 1, "packets/s"),
-    Test { longer: 4, warm: 20, ..test("churn", 65536, "transactions/s") },
+    Test { longer: 4, warm: 20, ..test("churn", CHURN_FLOWS, "transactions/s") },
 ];
 
 /// The second row of `udp_stream`.
