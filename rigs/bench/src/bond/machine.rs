@@ -54,6 +54,19 @@ impl BondWay {
         }
     }
 
+    /// The share of dropped frames above which a turn does not count.
+    ///
+    /// Directly, it is small: sending to a full ring is cheap, so a rate with loss is misleading. With a
+    /// machine, more is tolerated: its rings are short, and they overflow whenever the machine's core does
+    /// something else. A frame that is dropped there has already cost the switch half of its way, and is not
+    /// counted, so that the loss makes the rate rather too low.
+    pub fn dropped_max(self) -> f64 {
+        match self {
+            BondWay::Direct => 0.001,
+            BondWay::Pvp => 0.02,
+        }
+    }
+
     /// The setting for a switch's process. With a machine, whose thread occupies the other core, everything
     /// of the switch runs on the core that forwards frames; its processor time is measured per thread.
     pub fn of_switch(self, setting: &Setting) -> Setting {

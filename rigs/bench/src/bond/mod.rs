@@ -12,8 +12,8 @@
 //!
 //! Four arms take turns in one run, each with an identical sink of its own, while all others are suspended:
 //! weir, Open vSwitch by lb_output and by hash and recirculation, and as the ceiling testpmd, which inspects
-//! nothing. Only frames that the members accepted count. A turn that dropped frames at them is void, since
-//! sending to a full ring is cheap. `flat.rs` measures the bond alone.
+//! nothing. Only frames that the members accepted count. A turn that dropped many frames is void
+//! ([`BondWay::dropped_max`]). `flat.rs` measures the bond alone.
 
 mod arm;
 mod ceiling;
@@ -139,7 +139,7 @@ fn measure(
 ) -> Result<BondRow> {
     let mut run = Run::begin(false)?;
     let mut arms = Arms::start(&mut run, streams, memory, (way, with_ovs), interrupt)?;
-    let mut rounds = Rounds::default();
+    let mut rounds = Rounds::new(way);
     // The first round warms up.
     arms.round(&mut run, interrupt)?;
     for number in 1..=ROUNDS_MAX {
@@ -150,7 +150,7 @@ fn measure(
             break;
         }
     }
-    Ok(BondRow::new(streams, way, &rounds))
+    Ok(BondRow::new(streams, &rounds))
 }
 
 /// Formats a round as progress: rates, and in brackets the share that was dropped.
