@@ -7,8 +7,8 @@ use std::net::IpAddr;
 /// The state of an overlay.
 #[derive(Clone, Debug, Default)]
 pub struct OverlayReport {
-    /// How often the kernel sees a frame of each flow and direction, in nanoseconds, while programs are
-    /// attached.
+    /// How often the kernel sees a frame of each flow and direction, in nanoseconds. It is kept when programs
+    /// are detached.
     pub refresh_ns: Option<u64>,
     /// Names of the pods' interfaces.
     pub pods: Vec<String>,

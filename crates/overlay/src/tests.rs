@@ -60,6 +60,7 @@ fn what_was_told_is_shown() {
     assert_eq!(weir_app::shown::undocumented(&shown, include_str!("../README.md")), Vec::<String>::new());
     let text = text::show(&shown);
     assert!(text.contains("10 frames, 6 fast, hit ratio 75.0 %") && text.contains("route"), "{text}");
+    assert!(text.contains("refresh: 5000 ms"), "{text}");
     assert!(text.contains("hit ratio -") && text.contains("10.0.1.2"), "{text}");
     assert_eq!(app.counts(), [("overlay_learnt_sent", 1)]);
     let samples = app.samples();

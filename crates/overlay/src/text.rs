@@ -17,6 +17,9 @@ pub fn show(answer: &Value) -> String {
     if let Some(obstacle) = answer["obstacle"].as_str() {
         let _ = writeln!(text, "  not running: {obstacle}");
     }
+    if let Some(refresh) = answer["refresh_ms"].as_u64() {
+        let _ = writeln!(text, "  refresh: {refresh} ms");
+    }
     let names = |list: &Value| items(list).iter().map(word).collect::<Vec<_>>().join(" ");
     let _ = writeln!(text, "  pods: {}\n  remote nodes: {}", names(&answer["pods"]), names(&answer["nodes"]));
     for direction in ["sent", "received"] {

@@ -30,7 +30,7 @@ pub struct Overlay {
     /// The maximum number of flows that are kept.
     pub flows: u32,
     /// How long a direction of a flow may use the fast path without a frame on the kernel's path, in
-    /// nanoseconds. `None`: it depends on whether the kernel announces all changes.
+    /// nanoseconds. `None`: it depends on what the node uses (`agent/refresh.rs`).
     pub refresh_ns: Option<u64>,
     /// How new rules affect flows.
     pub policy: Policy,

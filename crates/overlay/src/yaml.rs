@@ -11,7 +11,7 @@ use weir_config::section::{Section, text, words};
 use weir_config::{Key, Report, Shape};
 
 /// The shortest and the longest time between two frames of a flow on the slow path.
-const REFRESH_NS: [u64; 2] = [10_000_000, 20_000_000_000];
+pub(super) const REFRESH_NS: [u64; 2] = [10_000_000, 20_000_000_000];
 
 pub(super) const KEYS: &[Key] = weir_config::keys! {
     needed "name": Shape::Name, "its name";
@@ -22,7 +22,7 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "mark": Shape::Number(1, 0xffff_ffff), "contiguous bits of skb->mark reserved for weir" or "0xff000000";
     "flows": Shape::Number(64, 1 << 20), "how many flows are kept" or "65536";
     "refresh": Shape::Time,
-        "how often the kernel sees a frame of each flow; by default 5s, or 1s where changes are unannounced";
+        "how often the kernel sees a frame of each flow; by default 5s, or 1s with iptables-legacy or ipset";
     "mode": Shape::Words(|| words(&MODES)), "which cache to use; `weir bench overlay` has another" or "weir";
     "idle_timeout": Shape::Time, "flows idle for longer are removed" or "30s";
     "policy": Shape::Words(|| words(&POLICIES)), "how new nftables rules affect flows" or "strict";
@@ -157,9 +157,10 @@ fn mode(section: &Section<'_>, report: &mut Report) {
 
 fn refresh(section: &Section<'_>, report: &mut Report) -> Option<u64> {
     let node = section.get("refresh")?;
+    let before = report.errors();
     let time = section.time("refresh", report);
     let [least, most] = REFRESH_NS;
-    if !(least..=most).contains(&time) {
+    if report.errors() == before && !(least..=most).contains(&time) {
         let help = "write 10 ms to 20 s: the kernel forgets a UDP flow after 30 s";
         report.error_help(node.span, "`refresh` is out of range", help);
     }

@@ -22,6 +22,7 @@ fn an_overlay_needs_no_port_and_a_bad_one_is_shown() {
         ("cni0 }", "cni0, mark: 0xf }", "at least 6 contiguous bits"),
         ("cni0 }", "cni0, mark: 0xff00ff }", "at least 6 contiguous bits"),
         ("cni0 }", "cni0, refresh: 30s }", "`refresh` is out of range"),
+        ("cni0 }", "cni0, refresh: soon }", "`refresh`"),
         ("cni0 }", "cni0, idle_timeout: 10ms }", "`idle_timeout` is out of range"),
         ("cni0 }", "cni0, mode: oncache }", "`mode: oncache` is for comparisons"),
         ("cni0 }", "cni0, mode: other }", "`mode` cannot be `other`"),
@@ -40,5 +41,6 @@ fn an_overlay_needs_no_port_and_a_bad_one_is_shown() {
         let said = weir(folder.path(), &["check", "weir.yaml"]);
         assert!(said.code == Some(2) && said.err.contains(words), "{words}: {}", said.err);
         assert!(said.err.contains('^'), "it shows the place: {}", said.err);
+        assert_eq!(said.err.matches("error:").count(), 1, "nothing follows from it: {}", said.err);
     }
 }

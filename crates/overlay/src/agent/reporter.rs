@@ -73,9 +73,7 @@ impl Reporter {
         let before = std::mem::replace(&mut self.refresh, refresh);
         let ms = refresh.0 / 1_000_000;
         match (before.1, refresh.1) {
-            (before, Some(why)) if before != Some(why) => {
-                self.say(&format!("`refresh` is {ms} ms, because {why}"))
-            }
+            (_, Some(why)) if before != refresh => self.say(&format!("`refresh` is {ms} ms, because {why}")),
             (Some(_), None) => self.say(&format!("`refresh` is {ms} ms again")),
             (_, _) => {}
         }

@@ -147,8 +147,8 @@ static __always_inline struct way *way_for(struct set *set, const struct key *ke
 	return best;
 }
 
-/* How long a flow whose frames went to several nodes is not learnt. On a busy machine, the time between two
- * copies of a frame is longer than on any path. */
+/* Frames of a flow that go to different nodes within this time are copies of one frame, and the flow is then
+ * not learnt for as long. It is long because a busy machine may take long from one copy to the next. */
 #define FLOOD_NS 5000000000ULL
 
 /* Returns whether this is a copy of a frame that has gone to another node as well, in which case nothing may

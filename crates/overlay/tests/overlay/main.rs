@@ -265,7 +265,6 @@ fn what_an_interface_does_not_carry_takes_the_kernels_way() {
     assert_eq!(rig.run("overlay_send", &frame(1350), 0).0, REDIRECT);
     assert_eq!(rig.slow("overlay_send", &frame(1351)), "oversize", "the underlay has shrunk");
     ip("link set pod0 mtu 1300");
-    wait_for_ticks(Duration::from_millis(20));
     let mut inner = answer(UDP, 7000);
     inner.resize(14 + 1301, 7);
     let frame = tunnelled(&with(&inner, 16, &1301_u16.to_be_bytes()), [NODE, HERE]);
@@ -284,6 +283,25 @@ fn the_next_hop_is_that_of_now() {
 }
 
 /// Even if all of it happens within one clock tick in which the kernel was already asked.
+#[test]
+fn what_is_learnt_after_a_change_has_the_mtu_of_after_it() {
+    let Some(mut rig) = OverlayRig::new(64) else { return };
+    rig.learn(UDP, 7000);
+    let frame = |length: u16| {
+        let mut frame = sent(UDP, 7000);
+        frame.resize(14 + usize::from(length), 7);
+        with(&frame, 16, &length.to_be_bytes())
+    };
+    for mtu in [1300, 1200, 1100, 1000] {
+        assert_eq!(rig.run("overlay_send", &frame(mtu + 100), 0).0, REDIRECT);
+        run("ip", &["link", "set", "vx0", "mtu", &mtu.to_string()]);
+        rig.programs.bump(&[STAMP_GLOBAL]).unwrap();
+        rig.learn(UDP, 7000);
+        assert_eq!(rig.slow("overlay_send", &frame(mtu + 100)), "oversize");
+    }
+}
+
+/// As for the MTU.
 #[test]
 fn what_is_learnt_after_a_change_has_the_next_hop_of_after_it() {
     let Some(mut rig) = OverlayRig::new(64) else { return };

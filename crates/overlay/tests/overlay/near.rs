@@ -85,7 +85,6 @@ fn what_the_other_pod_does_not_carry_takes_the_kernels_way() {
     long[16..18].copy_from_slice(&200_u16.to_be_bytes());
     seal(&mut long, 14);
     ip("link set pod1 mtu 199");
-    wait_for_ticks(std::time::Duration::from_millis(20));
     let (verdict, out, _) = rig.programs.test_run("overlay_send", &long, (rig.pod, 0, 0)).unwrap();
     assert_eq!((verdict, rig.programs.frames()[0].of("oversize"), &out), (PASS, 1, &long));
     // The tunnel's MTU does not matter.

@@ -56,10 +56,10 @@ impl BondWay {
 
     /// The share of dropped frames above which a turn does not count.
     ///
-    /// Directly, it is small: sending to a full ring is cheap, so a rate with loss is misleading. With a
-    /// machine, more is tolerated: its rings are short, and they overflow whenever the machine's core does
-    /// something else. A frame that is dropped there has already cost the switch half of its way, and is not
-    /// counted, so that the loss makes the rate rather too low.
+    /// Dropped frames are not counted, but cost the switch less time than others, so a rate with loss differs
+    /// from the rate without. With a machine, more is tolerated, because its rings are short and overflow
+    /// now and then: a frame that is dropped there has cost the switch half of its way, so that the rate is at
+    /// most about as much too low as the share that was dropped.
     pub fn dropped_max(self) -> f64 {
         match self {
             BondWay::Direct => 0.001,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use weir_lab::spread::ResultSpread;
 
-/// Number of loss-free turns whose median is the rate.
+/// Number of turns that count, whose median is the rate.
 const TURNS: usize = 9;
 
 /// Minimum number of turns; with fewer, the row is void.
@@ -40,7 +40,7 @@ impl Rounds {
         self.all.push(round);
     }
 
-    /// Returns true if every arm that is present has had enough turns without loss.
+    /// Returns true if every arm that is present has had enough turns that count.
     pub fn suffice(&self) -> bool {
         (0..ARMS.len()).all(|arm| self.turns(arm).next().is_none() || self.good(arm).count() >= TURNS)
             && !self.all.is_empty()
@@ -58,7 +58,7 @@ impl Rounds {
         turn.dropped <= self.way.dropped_max() && turn.doubt.is_none()
     }
 
-    /// The rates without loss; `None` if there are too few.
+    /// The rates of turns that count; `None` if there are too few.
     fn rate(&self, arm: usize) -> Option<ResultSpread> {
         enough(self.good(arm).map(|turn| turn.mpps).collect())
     }
@@ -294,6 +294,10 @@ mod tests {
         assert_eq!((direct.median(0), through.median(0)), (None, Some(10.0)));
         assert_eq!((direct.weir_of_ovs_lb, through.weir_of_ovs_lb), (None, Some(2.0)));
         assert!(direct.to_string().contains("6 dropped more than 0.1 % at the members"), "{direct}");
+        let mut rounds = Rounds::new(BondWay::Pvp);
+        rounds.add(round([(10.0, 0.03), (5.0, 0.0), (20.0, 0.0)]));
+        let void = BondRow::new(1000, &rounds).to_string();
+        assert!(void.contains("1 dropped more than 2.0 % at the machine or the members"), "{void}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub const RING_BITS: u32 = 14;
 pub struct Reading {
     /// Frames that the members accepted.
     pub transmitted: u64,
-    /// Frames that were dropped because a member's ring was full.
+    /// Frames that were dropped because a ring, of a member or a machine, was full.
     pub dropped: u64,
     /// Frames that the sink received.
     pub arrived: u64,

@@ -342,10 +342,14 @@ impl Churn {
     /// Counts transactions, after each flow has had one: while other arms had their turns, the flows were
     /// idle.
     fn transactions(&mut self, time: Duration) -> Result<Value> {
-        for _ in 0..CHURN_FLOWS / u32::from(WINDOW) {
-            self.window()?;
-        }
         let (mut count, mut lost) = (0, 0);
+        for _ in 0..CHURN_FLOWS / u32::from(WINDOW) {
+            let answered = self.window()?;
+            if answered == 0 {
+                bail!("none of {WINDOW} requests was answered");
+            }
+            lost += u64::from(WINDOW) - answered;
+        }
         let begin = Instant::now();
         while begin.elapsed() < time {
             let answered = self.window()?;
