@@ -47,12 +47,14 @@ pub fn default() -> (u64, Option<&'static str>) {
 
 /// Returns a timeout of connection tracking, in nanoseconds; `None` if there is no connection tracking.
 fn timeout_ns(file: &str) -> Option<u64> {
+    // Bounded: the kernel writes it.
     let seconds: u64 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
     Some(seconds.saturating_mul(1_000_000_000))
 }
 
 /// Returns a reason if there are tables of iptables-legacy, or may be.
 fn legacy_tables() -> Option<&'static str> {
+    // Bounded: the kernel writes it.
     LEGACY_TABLES.iter().find_map(|file| match fs::read_to_string(file) {
         Ok(names) if names.trim().is_empty() => None,
         Ok(_) => Some("iptables-legacy has tables, whose changes the kernel does not announce"),

@@ -57,9 +57,9 @@ impl BondWay {
     /// The share of dropped frames above which a turn does not count.
     ///
     /// Dropped frames are not counted, but cost the switch less time than others, so a rate with loss differs
-    /// from the rate without. With a machine, more is tolerated, because its rings are short and overflow
-    /// now and then: a frame that is dropped there has cost the switch half of its way, so that the rate is at
-    /// most about as much too low as the share that was dropped.
+    /// from the rate without. With a machine, more is tolerated, because its rings are short and overflow now
+    /// and then: a frame that is dropped there has cost the switch half of its way, so that the rate is too
+    /// low by about the share that was dropped at most.
     pub fn dropped_max(self) -> f64 {
         match self {
             BondWay::Direct => 0.001,
