@@ -243,15 +243,17 @@ fn congestion_is_carried_as_rfc_6040_says() {
     }
 }
 
+/// A frame of the flow whose IP packet has this length.
+fn frame(length: u16) -> Vec<u8> {
+    let mut frame = sent(UDP, 7000);
+    frame.resize(14 + usize::from(length), 7);
+    with(&frame, 16, &length.to_be_bytes())
+}
+
 #[test]
 fn what_an_interface_does_not_carry_takes_the_kernels_way() {
     let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(UDP, 7000);
-    let frame = |length: u16| {
-        let mut frame = sent(UDP, 7000);
-        frame.resize(14 + usize::from(length), 7);
-        with(&frame, 16, &length.to_be_bytes())
-    };
     assert_eq!(rig.run("overlay_send", &frame(1450), 0).0, REDIRECT);
     assert_eq!(rig.slow("overlay_send", &frame(1451)), "oversize");
     // The length of each segment matters, not their sum. The kernel cannot add headroom to segmented frames
@@ -287,11 +289,6 @@ fn the_next_hop_is_that_of_now() {
 fn what_is_learnt_after_a_change_has_the_mtu_of_after_it() {
     let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(UDP, 7000);
-    let frame = |length: u16| {
-        let mut frame = sent(UDP, 7000);
-        frame.resize(14 + usize::from(length), 7);
-        with(&frame, 16, &length.to_be_bytes())
-    };
     for mtu in [1300, 1200, 1100, 1000] {
         assert_eq!(rig.run("overlay_send", &frame(mtu + 100), 0).0, REDIRECT);
         run("ip", &["link", "set", "vx0", "mtu", &mtu.to_string()]);
